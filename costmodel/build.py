@@ -1,0 +1,51 @@
+"""Assemble a complete `Plan` from its parts."""
+
+from __future__ import annotations
+
+from costmodel.runtimes.grid import RecomputeKind
+from costmodel.specs import (
+    ClusterSpec,
+    ModelSpec,
+    ParallelConfig,
+    Plan,
+    RuntimeProfile,
+    RuntimeRef,
+    TrainingSpec,
+    with_hash,
+)
+from costmodel.stages import make_stages
+
+
+def build_plan(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    parallel: ParallelConfig,
+    *,
+    recompute: RecomputeKind = "none",
+    layers_per_stage: tuple[int, ...] | None = None,
+) -> Plan:
+    """A hashed plan without an estimate.
+
+    Raises:
+        InputError: when the layers do not fit the stages. Every other rule is runtimes/rules.py's.
+    """
+    stages = make_stages(
+        model.num_hidden_layers,
+        parallel.pipeline_parallel_size,
+        parallel.num_model_chunks,
+        recompute=recompute,
+        layers_per_stage=layers_per_stage,
+    )
+    return with_hash(
+        Plan(
+            model=model,
+            cluster=cluster,
+            training=training,
+            runtime=RuntimeRef(name=runtime.name, version=runtime.version),
+            parallel=parallel,
+            stages=stages,
+            num_devices_used=parallel.num_devices,
+        )
+    )

@@ -1,0 +1,91 @@
+"""Many candidate configurations as columns: one row is one `ParallelConfig` plus a recompute kind.
+
+Rules, memory and bounds are written once over columns; a single plan is a grid of one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.specs import ParallelConfig, PipelineSchedule, Plan
+
+IntColumn = NDArray[np.int64]
+RecomputeKind = Literal["none", "core_attention", "full"]
+
+SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
+RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Columns of equal length, int64. Booleans are 0 or 1.
+
+    ``pipeline_schedule`` and ``recompute`` hold indices into `SCHEDULES` and `RECOMPUTE_KINDS`;
+    ``hierarchical_partition_size`` is 0 where it is off.
+    """
+
+    tensor_parallel_size: IntColumn
+    sequence_parallel: IntColumn
+    loss_parallel: IntColumn
+    pipeline_parallel_size: IntColumn
+    pipeline_schedule: IntColumn
+    num_model_chunks: IntColumn
+    data_parallel_replicate_size: IntColumn
+    data_parallel_shard_size: IntColumn
+    zero_stage: IntColumn
+    hierarchical_partition_size: IntColumn
+    micro_batch_size: IntColumn
+    num_micro_batches: IntColumn
+    recompute: IntColumn
+
+    def __len__(self) -> int:
+        return len(self.tensor_parallel_size)
+
+    @property
+    def data_parallel_size(self) -> IntColumn:
+        """replicate x shard."""
+        return self.data_parallel_replicate_size * self.data_parallel_shard_size
+
+    @property
+    def num_devices(self) -> IntColumn:
+        """Devices each row uses."""
+        return self.data_parallel_size * self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def take(self, index: NDArray[np.bool_] | IntColumn) -> Grid:
+        """The rows that a mask or an index array selects."""
+        return Grid(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+    def parallel(self, row: int) -> ParallelConfig:
+        """Row ``row`` as a spec."""
+        value = {field.name: int(getattr(self, field.name)[row]) for field in fields(self)}
+        value.pop("recompute")
+        schedule = SCHEDULES[value.pop("pipeline_schedule")]
+        hierarchical = value.pop("hierarchical_partition_size") or None
+        return ParallelConfig.model_validate(
+            {**value, "pipeline_schedule": schedule, "hierarchical_partition_size": hierarchical}
+        )
+
+    def recompute_kind(self, row: int) -> RecomputeKind:
+        """The recompute kind of row ``row``."""
+        return RECOMPUTE_KINDS[int(self.recompute[row])]
+
+    @staticmethod
+    def from_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> Grid:
+        """A grid of one row."""
+        value = {name: int(getattr(parallel, name) or 0) for name in _PLAIN}
+        value["pipeline_schedule"] = SCHEDULES.index(parallel.pipeline_schedule)
+        value["recompute"] = RECOMPUTE_KINDS.index(recompute)
+        return Grid(**{name: np.array([number], dtype=np.int64) for name, number in value.items()})
+
+    @staticmethod
+    def from_plan(plan: Plan) -> Grid:
+        """A grid of one row; the recompute column is the strongest kind of any stage."""
+        kind = max((stage.recompute.kind for stage in plan.stages), key=RECOMPUTE_KINDS.index)
+        return Grid.from_parallel(plan.parallel, kind)
+
+
+_PLAIN = tuple(field.name for field in fields(Grid) if field.name not in {"pipeline_schedule", "recompute"})

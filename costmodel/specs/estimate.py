@@ -1,0 +1,100 @@
+"""What is predicted about a plan, term by term."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from hardware_profiles.spec import Spec
+
+Evidence = Literal["fitted", "validated", "formula"]
+Phase = Literal["init", "forward_backward", "optimizer"]
+
+
+class Interval(Spec):
+    """A value with the bounds of its ``level`` prediction interval."""
+
+    value: NonNegativeFloat
+    low: NonNegativeFloat
+    high: NonNegativeFloat
+    level: float = Field(default=0.8, gt=0, lt=1)
+
+
+class Term(Spec):
+    """One part of the step time; exposed seconds lie on the critical path and sum to the step time."""
+
+    name: str
+    exposed_seconds: NonNegativeFloat
+    hidden_seconds: NonNegativeFloat
+    evidence: Evidence
+    formula: str
+
+
+class MemoryTerm(Spec):
+    """Bytes of one kind held on one device of a pipeline rank during one phase."""
+
+    name: str
+    bytes: NonNegativeInt
+    phase: Phase
+
+
+class StageMemory(Spec):
+    """Memory of the fullest device of one pipeline rank."""
+
+    rank: NonNegativeInt
+    terms: tuple[MemoryTerm, ...]
+    peak_bytes: NonNegativeInt
+    peak_phase: Phase
+
+
+class PeakMemory(Spec):
+    """The fullest device. ``allocated``: tensors; ``reserved``: with the allocator's waste; ``device``: with contexts and communicators."""
+
+    allocated: NonNegativeInt
+    reserved: NonNegativeInt
+    device: NonNegativeInt
+
+
+class Communication(Spec):
+    """Traffic of one device in one step: ``bytes_per_rank`` is what it sends under the named algorithm, all ``count`` calls together."""
+
+    axis: str
+    op: str
+    count: NonNegativeInt
+    bytes_per_rank: NonNegativeInt
+    link: str
+    algorithm: str = "ring"
+
+
+class FlopCount(Spec):
+    """FLOP of one whole step on all devices. ``model`` excludes recomputation and counts causal attention at half."""
+
+    model: NonNegativeFloat
+    hardware: NonNegativeFloat
+
+
+class Estimate(Spec):
+    """The prediction for one complete plan.
+
+    ``fits``: the fullest device stays within the device's memory. ``memory_ignored`` marks an estimate
+    made with ``--ignore-memory`` of a plan that does not fit.
+    """
+
+    step_time_seconds: Interval
+    tokens_per_second: NonNegativeFloat
+    tokens_per_second_per_device: NonNegativeFloat
+    model_flops_utilization: NonNegativeFloat
+    flops: FlopCount
+    terms: tuple[Term, ...]
+    memory: tuple[StageMemory, ...]
+    peak_memory_bytes: PeakMemory
+    peak_phase: Phase
+    memory_capacity_bytes: NonNegativeInt
+    fits: bool
+    memory_ignored: bool = False
+    host_memory_bytes: NonNegativeInt
+    nvme_bytes: NonNegativeInt = 0
+    communication: tuple[Communication, ...]
+    bound_by: str
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,87 @@
+"""What is trained: a decoder-only transformer as groups of equal layers.
+
+Field names are Hugging Face's. A model is ``embedding -> layers -> final norm -> head``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue, PositiveInt
+
+from hardware_profiles.spec import Spec
+
+
+class AttentionSpec(Spec):
+    """Grouped-query attention (multi-head when the two head counts agree); ``window`` is the sliding window in tokens."""
+
+    kind: Literal["gqa"] = "gqa"
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
+    head_dim: PositiveInt
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    window: PositiveInt | None = None
+    causal: Literal[True] = True
+
+
+class FeedForwardSpec(Spec):
+    """Dense feed-forward; the expert fields are reserved."""
+
+    gated: bool
+    intermediate_size: PositiveInt
+    activation: str
+    bias: bool = False
+    experts: Literal[0] = 0
+    top_k: Literal[0] = 0
+    shared: Literal[0] = 0
+    capacity: None = None
+
+
+class LayerGroup(Spec):
+    """``count`` consecutive layers of one kind."""
+
+    count: PositiveInt
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec
+
+
+class ModelSpec(Spec):
+    """A model; ``hf_config`` is the verbatim config.json from which the executor builds it.
+
+    ``padded_vocab_size`` is the number of rows of the embedding table actually allocated (Megatron
+    pads to a multiple of 128 x tensor_parallel_size; 51,200 in the published runs).
+    """
+
+    name: str
+    family: Literal["llama", "gpt"]
+    model_type: str
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    padded_vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
+    learned_position_embeddings: bool
+    norm: Literal["rmsnorm", "layernorm"]
+    tie_word_embeddings: bool
+    layers: tuple[LayerGroup, ...] = Field(min_length=1)
+    hf_config: dict[str, JsonValue]
+    weights_path: str | None = None
+    tokenizer_path: str | None = None
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers in all groups together."""
+        return sum(group.count for group in self.layers)
+
+    def layer(self, index: int) -> LayerGroup:
+        """The group that layer ``index`` (0-based) belongs to.
+
+        Raises:
+            IndexError: when the model has no such layer.
+        """
+        for group in self.layers:
+            if index < group.count:
+                return group
+            index -= group.count
+        raise IndexError(f"{self.name} has {self.num_hidden_layers} layers")

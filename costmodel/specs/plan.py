@@ -1,0 +1,102 @@
+"""A complete plan: everything an executor or exporter needs, and nothing to look up.
+
+``plan_hash`` is the SHA-256 of the canonical JSON without ``plan_hash``, ``estimate`` and
+``provenance`` (see canonical.py), so a plan is the same plan whoever estimated it and when.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from costmodel.specs.estimate import Estimate
+from costmodel.specs.model import ModelSpec
+from costmodel.specs.parallel import ParallelConfig
+from costmodel.specs.training import TrainingSpec
+from hardware_profiles.spec import Spec
+from hardware_profiles.types import ClusterSpec
+
+SCHEMA_VERSION = 1
+Axis = Literal["pp", "dp_replicate", "dp_shard", "cp", "tp"]
+DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+
+
+class RecomputeSpec(Spec):
+    """What a stage recomputes in backward.
+
+    ``core_attention``: only softmax(QK^T)V (arXiv 2205.05198's selective). ``full``: every layer from
+    its input. ``num_layers`` None means all layers of the chunk.
+    """
+
+    kind: Literal["none", "core_attention", "full"] = "none"
+    num_layers: None = None
+    partitioned: Literal[False] = False
+    offload_fraction: Literal[0] = 0
+
+
+class StageSpec(Spec):
+    """One model chunk on one pipeline rank: layers ``start`` to ``stop`` (exclusive).
+
+    With v chunks per rank, chunk c of rank r is virtual stage c x pipeline_parallel_size + r.
+    """
+
+    rank: NonNegativeInt
+    chunk: NonNegativeInt
+    start: NonNegativeInt
+    stop: NonNegativeInt
+    embedding: bool
+    head: bool
+    weight_versions: Literal[1] = 1
+    recompute: RecomputeSpec = RecomputeSpec()
+
+    @property
+    def num_layers(self) -> int:
+        """Layers in the chunk."""
+        return self.stop - self.start
+
+
+class RuntimeRef(Spec):
+    """The training framework the plan is meant for."""
+
+    name: str
+    version: str
+
+
+class OffloadSpec(Spec):
+    """Reserved: nothing is offloaded now."""
+
+    parameters: Literal[0] = 0
+    gradients: Literal[0] = 0
+    optimizer_state: Literal[0] = 0
+    activations: Literal[0] = 0
+    target: Literal["none"] = "none"
+
+
+class Provenance(Spec):
+    """Where the plan came from; not part of its identity."""
+
+    meshwright_version: str
+    command: str = ""
+    constants_version: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class Plan(Spec):
+    """A parallel plan, complete and self-contained."""
+
+    schema_version: Literal[1] = 1
+    plan_hash: str = ""
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    runtime: RuntimeRef
+    parallel: ParallelConfig
+    axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
+    stages: tuple[StageSpec, ...] = Field(min_length=1)
+    offload: OffloadSpec = OffloadSpec()
+    tiling: None = None
+    placements: None = None
+    num_devices_used: PositiveInt
+    estimate: Estimate | None = None
+    provenance: Provenance | None = None

@@ -1,0 +1,123 @@
+"""The answer of the planner."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from costmodel.specs.plan import Plan
+from costmodel.specs.rejection import RejectionCount
+from hardware_profiles.spec import Spec
+
+
+class AxisValues(Spec):
+    """One axis of the declared space and the values searched."""
+
+    axis: str
+    values: tuple[str, ...]
+
+
+class Certificate(Spec):
+    """What was searched and what is proven: ``upper`` (U) is the best step time found, ``lower`` (L) a bound on every plan of the space.
+
+    gap = (U - L) / U. "Optimal over the declared space under this cost model, gap g".
+    """
+
+    space: tuple[AxisValues, ...]
+    candidates: NonNegativeInt
+    rejected_by_rule: NonNegativeInt
+    rejected_by_memory: NonNegativeInt
+    pruned_by_bound: NonNegativeInt
+    evaluated: NonNegativeInt
+    upper_seconds: NonNegativeFloat
+    lower_seconds: NonNegativeFloat
+    gap: NonNegativeFloat
+    search_seconds: NonNegativeFloat
+    statement: str
+
+
+class GuideStep(Spec):
+    """One question of the decision guide with the numbers that answered it."""
+
+    question: str
+    answer: str
+    numbers: dict[str, float | int | str] = {}
+    source: str
+
+
+class GuideOption(Spec):
+    """One entry of the guide's ordered list; ``plan`` is the fastest feasible plan of that kind, with its step time."""
+
+    rank: PositiveInt
+    strategy: str
+    reason: str
+    model_code_change: str
+    step_time_seconds: NonNegativeFloat | None = None
+    plan_summary: str | None = None
+
+
+class Guide(Spec):
+    """The decision guide of the documents: the branch taken and its ordered list, beside the search's answer."""
+
+    branch: str
+    steps: tuple[GuideStep, ...]
+    options: tuple[GuideOption, ...]
+    agrees: bool
+    disagreement: str | None = None
+
+
+class Neighbour(Spec):
+    """A plan one step away from the best: what it costs, or why it cannot be."""
+
+    axis: str
+    value: str
+    step_time_seconds: NonNegativeFloat | None = None
+    slowdown: float | None = None
+    rejection: str | None = None
+
+
+class TrainingDuration(Spec):
+    """Time to train on a given number of tokens with the best plan."""
+
+    total_tokens: PositiveInt
+    num_steps: PositiveInt
+    seconds: NonNegativeFloat
+    device_hours: NonNegativeFloat
+
+
+class Recommendation(Spec):
+    """The planner's answer; ``best`` has the smallest estimated step time of all plans evaluated."""
+
+    best: Plan
+    alternatives: tuple[Plan, ...] = ()
+    ties: tuple[str, ...] = ()
+    rejections: tuple[RejectionCount, ...] = ()
+    certificate: Certificate
+    guide: Guide
+    neighbours: tuple[Neighbour, ...] = ()
+    warnings: tuple[str, ...] = ()
+    duration: TrainingDuration | None = None
+
+
+class MissTerm(Spec):
+    """One memory term of the nearest miss and what it holds."""
+
+    name: str
+    bytes: NonNegativeInt
+
+
+class NearestMiss(Spec):
+    """No plan is feasible: the candidate closest to fitting and what would make it fit."""
+
+    plan_summary: str
+    needed_bytes: NonNegativeInt
+    capacity_bytes: NonNegativeInt
+    terms: tuple[MissTerm, ...]
+    fixes: tuple[str, ...]
+
+
+class Infeasible(Spec):
+    """The planner's answer when the declared space holds no feasible plan (exit code 3)."""
+
+    rejections: tuple[RejectionCount, ...]
+    nearest_miss: NearestMiss | None
+    space: tuple[AxisValues, ...]

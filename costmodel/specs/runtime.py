@@ -1,0 +1,54 @@
+"""What a training framework supports and what its stack costs. No hardware numbers here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from costmodel.specs.estimate import Evidence
+from costmodel.specs.parallel import PipelineSchedule, ZeroStage
+from costmodel.specs.training import PrecisionSpec
+from hardware_profiles.spec import Spec
+
+
+class Constant(Spec):
+    """A fitted or documented number with its origin."""
+
+    value: float
+    evidence: Evidence
+    source: str
+
+
+class RuntimeProfile(Spec):
+    """One training framework.
+
+    ``precisions``: the user's word (bf16, ...) -> the number formats the framework really uses.
+    ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
+    is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
+    tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``constants``: named
+    stack costs, listed in docs/architecture.md.
+    """
+
+    name: str
+    version: str
+    zero_stages: tuple[ZeroStage, ...]
+    hybrid_shard: bool
+    hierarchical_partition: bool
+    schedules: tuple[PipelineSchedule, ...]
+    recompute_kinds: tuple[Literal["none", "core_attention", "full"], ...]
+    uneven_stages: bool
+    interleaving_multiple: Literal["pipeline_parallel_size", "rounds"]
+    embedding_tensor_parallel: Literal["vocab", "hidden"]
+    sharding: Literal["fsdp2", "flat"]
+    model_families: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    devices: tuple[str, ...]
+    precisions: dict[str, PrecisionSpec]
+    error_band: float = Field(gt=0, lt=1)
+    band_evidence: str
+    context_bytes: NonNegativeInt
+    reserved_over_allocated: float = Field(ge=1)
+    constants: dict[str, Constant]
+    sources: dict[str, str] = {}
+    overlap_slowdown: NonNegativeFloat = 1.0

@@ -1,0 +1,74 @@
+"""Contiguous pipeline stages: which layers each model chunk holds.
+
+Virtual stage k = chunk x pipeline_parallel_size + rank. Virtual stage 0 holds the embedding, the last
+one the final norm and head.
+"""
+
+from __future__ import annotations
+
+from costmodel.runtimes.grid import RecomputeKind
+from costmodel.specs import InputError, RecomputeSpec, StageSpec
+
+
+def even_split(num_layers: int, num_virtual_stages: int) -> tuple[int, ...]:
+    """Layers per virtual stage, differing by at most one.
+
+    What is left over goes to the inner stages first, then to the first and at the very end to the last
+    stage: the ends already carry the embedding and the head.
+
+    Raises:
+        InputError: when there are fewer layers than virtual stages.
+    """
+    if num_layers < num_virtual_stages:
+        raise InputError(
+            f"{num_layers} layers cannot fill {num_virtual_stages} pipeline stages "
+            f"(pipeline_parallel_size x num_model_chunks): every stage needs at least one layer; use at most {num_layers}"
+        )
+    base, extra = divmod(num_layers, num_virtual_stages)
+    order = [*range(1, num_virtual_stages - 1), 0, num_virtual_stages - 1][:extra]
+    return tuple(base + (index in order) for index in range(num_virtual_stages))
+
+
+def make_stages(
+    num_layers: int,
+    pipeline_parallel_size: int,
+    num_model_chunks: int = 1,
+    *,
+    recompute: RecomputeKind = "none",
+    layers_per_stage: tuple[int, ...] | None = None,
+) -> tuple[StageSpec, ...]:
+    """Stages of a plan in virtual-stage order.
+
+    Args:
+        num_layers: layers of the model.
+        pipeline_parallel_size: pipeline ranks.
+        num_model_chunks: chunks per rank.
+        recompute: one kind for all stages.
+        layers_per_stage: layers of every virtual stage; None splits evenly.
+
+    Raises:
+        InputError: when the stages do not sum to the model or a stage is empty.
+    """
+    virtual = pipeline_parallel_size * num_model_chunks
+    counts = even_split(num_layers, virtual) if layers_per_stage is None else layers_per_stage
+    if len(counts) != virtual or sum(counts) != num_layers or min(counts) < 1:
+        raise InputError(
+            f"layers per stage {list(counts)}: found {len(counts)} stages with {sum(counts)} layers; needed {virtual} stages "
+            f"(pipeline_parallel_size {pipeline_parallel_size} x num_model_chunks {num_model_chunks}) of at least one layer "
+            f"with {num_layers} layers in total"
+        )
+    stages, start = [], 0
+    for index, count in enumerate(counts):
+        stages.append(
+            StageSpec(
+                rank=index % pipeline_parallel_size,
+                chunk=index // pipeline_parallel_size,
+                start=start,
+                stop=start + count,
+                embedding=index == 0,
+                head=index == virtual - 1,
+                recompute=RecomputeSpec(kind=recompute),
+            )
+        )
+        start += count
+    return tuple(stages)

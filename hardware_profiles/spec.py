@@ -1,0 +1,19 @@
+"""The base of every spec and the one exception for wrong input.
+
+Both live in the lowest room so that every other room can use them without importing upwards.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Spec(BaseModel):
+    """Frozen data without logic: unknown keys, NaN and infinities are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class InputError(ValueError):
+    """Wrong input by the user; the command line prints the message and exits with code 2.
+
+    The message says what is wrong, the value found, the value needed and the valid alternatives.
+    """

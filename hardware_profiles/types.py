@@ -1,0 +1,133 @@
+"""What a machine is: devices, links, hosts and the levels that join devices into a cluster.
+
+Units are SI and stand in the names. Rates of links are one-directional. A number's origin is kept in
+``sources``: dotted field path -> citation.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from hardware_profiles.spec import Spec
+
+Precision = Literal["fp64", "fp32", "bf16", "fp16"]
+DeviceKind = Literal["cuda", "cpu"]
+
+
+class GemmCurve(Spec):
+    """Achieved fraction of the peak of a matrix multiplication of F FLOP: max_fraction * F / (F + half_flops).
+
+    ``half_flops`` is the size at which half of ``max_fraction`` is reached. ``max_fraction`` may be
+    above 1 only on a ``cpu`` device, whose "peak" is itself a measurement.
+    """
+
+    max_fraction: PositiveFloat
+    half_flops: NonNegativeFloat
+
+
+class DeviceSpec(Spec):
+    """One accelerator, or one CPU process with its share of the cores.
+
+    ``peak_flops_per_second`` is dense (no sparsity), by precision of the inputs; a precision that is
+    missing is not supported by the device. ``attention_fraction`` is the fraction of peak that a fused
+    (flash) attention kernel reaches on causal-halved FLOPs, forward; ``memory_fraction`` the fraction
+    of the nominal memory bandwidth that streaming kernels reach. ``launch_seconds`` is the time to
+    start one kernel (CUDA) or to dispatch one eager operation (CPU).
+    """
+
+    name: str
+    kind: DeviceKind
+    vendor: str
+    architecture: str
+    peak_flops_per_second: dict[Precision, PositiveFloat]
+    memory_bytes: PositiveInt
+    memory_bandwidth_bytes_per_second: PositiveFloat
+    memory_fraction: PositiveFloat
+    gemm: GemmCurve
+    attention_fraction: PositiveFloat
+    launch_seconds: NonNegativeFloat
+    power_limit_watts: PositiveFloat | None = None
+    sources: dict[str, str] = {}
+
+
+class LinkSpec(Spec):
+    """A link as one port sees it, one direction.
+
+    ``nominal_bytes_per_second`` is the data sheet's rate; ``measured_bytes_per_second`` (a measured
+    all-reduce bus bandwidth per port) is preferred where given; otherwise large messages reach
+    ``efficiency`` times the nominal rate. ``latency_seconds`` is the cost of one hop of a collective.
+    """
+
+    name: str
+    nominal_bytes_per_second: PositiveFloat
+    measured_bytes_per_second: PositiveFloat | None = None
+    efficiency: float = Field(gt=0, le=1)
+    latency_seconds: NonNegativeFloat
+
+
+class LevelSpec(Spec):
+    """One level of the hierarchy: ``size`` units of the level below, joined by ``link``.
+
+    ``ports`` is the number of links one unit of the level below has into this level: 1 for a GPU on
+    NVLink, 8 for a node with 8 NICs. ``oversubscription`` divides the rate that leaves a unit.
+    """
+
+    name: str
+    size: PositiveInt
+    link: LinkSpec
+    ports: PositiveInt = 1
+    oversubscription: float = Field(default=1.0, ge=1)
+
+
+class HostSpec(Spec):
+    """The host of one node; ``pcie`` is one device's link to host memory."""
+
+    memory_bytes: PositiveInt
+    memory_bandwidth_bytes_per_second: PositiveFloat
+    flops_per_second: PositiveFloat
+    cores: PositiveInt
+    pcie: LinkSpec
+
+
+class NvmeSpec(Spec):
+    """Local NVMe of one node, all drives together."""
+
+    bytes: PositiveInt
+    read_bytes_per_second: PositiveFloat
+    write_bytes_per_second: PositiveFloat
+
+
+class ClusterSpec(Spec):
+    """Equal devices in a hierarchy; ``levels`` run from the innermost (node) to the outermost.
+
+    Global device numbers are row-major: the innermost level varies fastest. The number of devices
+    is the product of the level sizes; ``levels[0].size`` is the number of devices per node.
+    """
+
+    name: str
+    device: DeviceSpec
+    levels: tuple[LevelSpec, ...] = Field(min_length=1)
+    host: HostSpec
+    nvme: NvmeSpec | None = None
+    price_per_device_hour: NonNegativeFloat | None = None
+    sources: dict[str, str] = {}
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices that share a host and the innermost link."""
+        return self.levels[0].size
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of hosts."""
+        return self.num_devices // self.levels[0].size
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in the whole cluster."""
+        total = 1
+        for level in self.levels:
+            total *= level.size
+        return total
