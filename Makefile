@@ -1,0 +1,58 @@
+# Two commands for newcomers: `make demo` runs the main job end to end, `make test` proves the project.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PACKAGES := meshwright planner executor costmodel hardware_profiles
+SOURCES := $(PACKAGES) tests benchmarks examples
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check format lint types contracts tests test-slow wheel-check clean
+
+help:
+	@echo "make demo         measure this machine, plan, explain, export, and train a small model with the plan"
+	@echo "make test         every check that must pass: format, lint, types, import contracts, tests"
+	@echo "make test-slow    the long tests too"
+	@echo "make wheel-check  build the wheel, install it without extras elsewhere and plan there"
+	@echo "make format       rewrite the sources in the house format"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "meshwright needs Python 3.11 or newer; found $$($(PYTHON) --version). Use: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
+
+test: check
+
+check: lint types contracts tests
+
+format: $(VENV)/.installed
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed
+	$(BIN)/lint-imports --no-cache
+
+tests: $(VENV)/.installed
+	$(BIN)/pytest -m "not slow and not gpu"
+
+test-slow: $(VENV)/.installed
+	$(BIN)/pytest -m "not gpu"
+
+# The planning path must work without torch: a second environment with nothing but the wheel.
+wheel-check: $(VENV)/.installed
+	PYTHON="$(PYTHON)" BIN="$(abspath $(BIN))" bash .ci/wheel_check
+
+clean:
+	rm -rf $(VENV) build dist demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
