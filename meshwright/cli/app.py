@@ -1,0 +1,110 @@
+"""The command line's entry: finds the command, loads only its module, and turns outcomes into exit codes.
+
+Exit codes: 0 done, 1 failure, 2 bad input, 3 no feasible plan, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from hardware_profiles.spec import InputError
+from meshwright.cli.exit_codes import BAD_INPUT, DONE, FAILURE, INTERRUPTED
+from meshwright.version import __version__
+
+# Name -> module with `register(app)`. A process imports the module of the command it runs and no other.
+COMMANDS = {
+    "plan": "meshwright.cli.plan",
+    "estimate": "meshwright.cli.estimate",
+    "explain": "meshwright.cli.explain",
+    "export": "meshwright.cli.export",
+    "run": "meshwright.cli.run",
+    "hardware": "meshwright.cli.hardware",
+    "models": "meshwright.cli.models",
+}
+
+
+def build_app(names: Iterable[str]) -> typer.Typer:
+    """The application with the named commands."""
+    app = typer.Typer(
+        name="meshwright",
+        help="Find, explain, export and run the fastest parallel plan for training a large transformer on your cluster.",
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def _root(
+        version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    ) -> None:
+        pass
+
+    for name in names:
+        importlib.import_module(COMMANDS[name]).register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; nothing but SystemExit escapes."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader went away; nothing may be written at interpreter shutdown either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except InputError as error:
+        return _fail(str(error), BAD_INPUT)
+    except OSError as error:
+        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILURE, error)
+    except Exception as error:
+        return _fail_unexpectedly(error)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    stated = next((argument for argument in arguments if not argument.startswith("-")), None)
+    app = build_app([stated] if stated in COMMANDS else COMMANDS)
+    result = app(arguments, prog_name="meshwright", standalone_mode=False)
+    return result if isinstance(result, int) else DONE
+
+
+def _fail_unexpectedly(error: Exception) -> int:
+    # Typer may carry its own copy of click, so the error is known by what it can do, not by its class.
+    if hasattr(error, "format_message"):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "meshwright"
+        message = error.format_message()
+        if not message:  # no command was given: the help text has been shown
+            return BAD_INPUT
+        return _fail(f"{message.rstrip('.')}. See {command} --help", BAD_INPUT)
+    message = f"internal error: {type(error).__name__}: {error} (please report it; MESHWRIGHT_DEBUG=1 shows where)"
+    return _fail(message, FAILURE, error)
+
+
+def _fail(message: str, code: int, error: Exception | None = None) -> int:
+    if error is not None and os.environ.get("MESHWRIGHT_DEBUG") == "1":
+        traceback.print_exception(error)
+    label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "error:"
+    print(label, " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"meshwright {__version__}")
+        raise typer.Exit
+
+
+if __name__ == "__main__":
+    sys.exit(main())

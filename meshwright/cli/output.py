@@ -1,0 +1,42 @@
+"""Where text goes: the answer to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from pydantic import BaseModel
+from rich.console import Console
+
+
+def answer_console() -> Console:
+    """Tables and text that were asked for."""
+    return Console(highlight=False)
+
+
+def notice_console() -> Console:
+    """Progress, notices and warnings."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(content: BaseModel) -> None:
+    """The model's own dump, alone on stdout."""
+    sys.stdout.write(content.model_dump_json(indent=2) + "\n")
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """One line each on stderr."""
+    console = notice_console()
+    for warning in warnings:
+        console.print(f"[bold yellow]warning:[/] {_plain(warning)}", soft_wrap=True)
+
+
+def print_notice(text: str) -> None:
+    """One line on stderr."""
+    notice_console().print(_plain(text), soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,157 @@
+"""From what people state (names, words, numbers as text) to specs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from costmodel.specs import ClusterSpec, InputError, ModelSpec, OptimizerSpec, RuntimeProfile, TrainingSpec
+from hardware_profiles.errors import explain_validation_error
+
+if TYPE_CHECKING:
+    from hardware_profiles.types import DeviceSpec
+
+_SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_MAX_TOKENS = 10**18
+
+
+def resolve_model(model: ModelSpec | str | Path) -> ModelSpec:
+    """The model itself, or the one a catalogue name, config.json or folder describes."""
+    if isinstance(model, ModelSpec):
+        return model
+    from costmodel.models.loader import load_model
+
+    return load_model(str(model))
+
+
+def resolve_cluster(cluster: ClusterSpec | str | Path) -> ClusterSpec:
+    """The cluster itself, or the one that ``8x8xH100-SXM`` or a YAML file describes."""
+    if isinstance(cluster, ClusterSpec):
+        return cluster
+    from hardware_profiles.loader import load_cluster
+
+    return load_cluster(str(cluster))
+
+
+def resolve_runtime(runtime: RuntimeProfile | str) -> RuntimeProfile:
+    """The runtime profile itself, or the one of that name."""
+    if isinstance(runtime, RuntimeProfile):
+        return runtime
+    from costmodel.runtimes.loader import load_runtime
+
+    return load_runtime(runtime)
+
+
+def make_training(
+    cluster: ClusterSpec,
+    runtime: RuntimeProfile,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    precision: str | None = None,
+    optimizer: str | OptimizerSpec = "adamw",
+    attention: str = "fused",
+) -> TrainingSpec:
+    """What is trained in one step, with the number formats that the runtime uses for ``precision``.
+
+    Args:
+        cluster: gives the device whose precisions are offered.
+        runtime: resolves the precision word into number formats.
+        global_batch_size: sequences per optimizer step.
+        sequence_length: tokens per sequence.
+        precision: bf16, fp16, fp32 or fp64; None takes bf16 where the device has it, else fp16, and fp32 on a CPU.
+        optimizer: ``adamw``, ``sgd`` or a full `OptimizerSpec`.
+        attention: ``fused`` (no score matrix in memory) or ``unfused``.
+
+    Raises:
+        InputError: for a value outside its domain, or a precision that the device or the runtime lacks.
+    """
+    for name, value in (("global_batch_size", global_batch_size), ("sequence_length", sequence_length)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value}; needed a whole number of at least 1")
+    content: dict[str, Any] = {
+        "global_batch_size": global_batch_size,
+        "sequence_length": sequence_length,
+        "precision": runtime.precisions[choose_precision(cluster.device, runtime, precision)],
+        "optimizer": optimizer if isinstance(optimizer, OptimizerSpec) else _optimizer(optimizer, runtime),
+        "attention_implementation": _one_of("attention", attention, ("fused", "unfused")),
+    }
+    try:
+        return TrainingSpec.model_validate(content)
+    except ValidationError as error:
+        raise InputError(explain_validation_error(error, "training")) from None
+
+
+def choose_precision(device: DeviceSpec, runtime: RuntimeProfile, precision: str | None) -> str:
+    """The precision word to train in: the one stated, or the default of the device.
+
+    Raises:
+        InputError: when the device or the runtime does not support it.
+    """
+    offered = [word for word in runtime.precisions if _has_precision(device, word)]
+    if precision is None:
+        preferred = ("fp32", "bf16") if device.kind == "cpu" else ("bf16", "fp16", "fp32")
+        found = next((word for word in preferred if word in offered), None)
+        if found is None:
+            raise InputError(f"runtime {runtime.name} and {device.name} have no training precision in common")
+        return found
+    if precision not in runtime.precisions:
+        known = ", ".join(runtime.precisions)
+        raise InputError(f"precision {precision!r} is not supported by runtime {runtime.name}; choose one of {known}")
+    if precision not in offered:
+        raise InputError(f"{device.name} does not support {precision} training; choose one of {', '.join(offered)}")
+    return precision
+
+
+def parse_tokens(tokens: int | float | str) -> int:
+    """A number of training tokens: 300000000000, ``300e9``, ``300B`` or ``2T``.
+
+    Raises:
+        InputError: when it is no positive whole number.
+    """
+    needed = "needed a positive number of tokens, such as 300e9, 300B or 2T"
+    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE]\+?[0-9]{1,3})?)\s*([KMBT]?)\s*", str(tokens), re.IGNORECASE)
+    if not match:
+        raise InputError(f"tokens is {tokens!r}; {needed}")
+    number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2].upper()]
+    if not math.isfinite(number) or not 1 <= number <= _MAX_TOKENS:
+        raise InputError(f"tokens is {tokens!r}; needed between 1 and {_MAX_TOKENS:.0e}")
+    return round(number)
+
+
+def parse_assignments(items: Iterable[str], *, option: str) -> dict[str, str]:
+    """``axis=value`` texts as a mapping.
+
+    Raises:
+        InputError: when one has no name or value, or an axis is stated twice.
+    """
+    result: dict[str, str] = {}
+    for item in items:
+        name, separator, value = (part.strip() for part in item.partition("="))
+        if not (name and separator and value):
+            raise InputError(f"{option} {item!r}: needed axis=value, such as tensor_parallel_size=8")
+        name = name.replace("-", "_")
+        if name in result:
+            raise InputError(f"{option} states {name} twice: {result[name]} and {value}; state it once")
+        result[name] = value
+    return result
+
+
+def _has_precision(device: DeviceSpec, word: str) -> bool:
+    # fp64 is offered for exact comparisons on a CPU only.
+    return word in device.peak_flops_per_second and (word != "fp64" or device.kind == "cpu")
+
+
+def _optimizer(name: str, runtime: RuntimeProfile) -> OptimizerSpec:
+    return OptimizerSpec.model_validate({"name": _one_of("optimizer", name, runtime.optimizers)})
+
+
+def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
+    return value

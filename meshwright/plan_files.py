@@ -1,0 +1,108 @@
+"""Plans and recommendations as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from costmodel.specs import SCHEMA_VERSION, InputError, Plan, Recommendation, Spec, compute_plan_hash, with_hash
+from hardware_profiles.errors import explain_validation_error
+from meshwright.files import DOCUMENT_SUFFIXES, check_output, dump_document, read_document, write_text
+
+_Spec = TypeVar("_Spec", bound=Spec)
+
+# What else a user may hold in hand: a field that only this document has, and its name.
+_OTHER_DOCUMENTS = (
+    ("nearest_miss", "the answer that no plan is feasible"),
+    ("peak_memory_bytes", "an estimate"),
+    ("losses", "an observation"),
+    ("passed", "a comparison"),
+    ("hf_config", "a model"),
+    ("model_type", "a model's config.json"),
+    ("levels", "a cluster"),
+)
+
+
+def load_plan(source: Plan | Recommendation | str | Path, *, accept_edits: bool = False) -> Plan:
+    """The plan of a plan file, or the best plan of a recommendation.
+
+    Args:
+        source: a plan or recommendation, or a JSON or YAML file of either.
+        accept_edits: take a plan whose content no longer agrees with its hash, and give it a new hash and
+            no estimate. Without it such a plan is refused, because its estimate is of another plan.
+
+    Raises:
+        InputError: when the file is not a plan, of another schema version, or edited by hand.
+    """
+    answer = load_answer(source, accept_edits=accept_edits)
+    return answer.best if isinstance(answer, Recommendation) else answer
+
+
+def load_answer(
+    source: Plan | Recommendation | str | Path, *, accept_edits: bool = False
+) -> Plan | Recommendation:
+    """The plan or the whole recommendation that a file holds.
+
+    Raises:
+        InputError: as `load_plan`.
+    """
+    if isinstance(source, Plan | Recommendation):
+        return source
+    content = read_document(source, what="plan file")
+    if "best" in content:
+        _check_schema_version(content["best"], source)
+        recommendation = _validate(Recommendation, content, source)
+        best = _check_hash(recommendation.best, source, accept_edits=accept_edits)
+        return recommendation.model_copy(update={"best": best})
+    _check_schema_version(content, source)
+    return _check_hash(_validate(Plan, content, source), source, accept_edits=accept_edits)
+
+
+def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
+    """Write a plan as JSON or YAML, by the suffix of ``path``.
+
+    Raises:
+        InputError: when the suffix is neither, or the file exists and ``force`` is not given.
+    """
+    path = check_output(path, force=force, suffixes=DOCUMENT_SUFFIXES)
+    return write_text(path, dump_document(plan.model_dump(mode="json"), suffix=path.suffix), force=force)
+
+
+def _check_schema_version(content: object, source: str | Path) -> None:
+    if not isinstance(content, dict):
+        raise InputError(f"{source} is not a plan file: 'best' holds no plan")
+    if "schema_version" not in content:
+        name = next((name for field, name in _OTHER_DOCUMENTS if field in content), "something else")
+        raise InputError(
+            f"{source} is not a plan file: it holds {name} (no 'schema_version'); "
+            "needed a plan (meshwright plan -o FILE) or a recommendation (meshwright plan --json)"
+        )
+    found = content["schema_version"]
+    if type(found) is not int or found != SCHEMA_VERSION:
+        raise InputError(
+            f"{source}: found plan schema_version {found!r}; this version of meshwright reads {SCHEMA_VERSION}; "
+            "make the plan again with this version"
+        )
+
+
+def _validate(kind: type[_Spec], content: dict[str, Any], source: str | Path) -> _Spec:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise InputError(explain_validation_error(error, f"plan file {source}")) from None
+
+
+def _check_hash(plan: Plan, source: str | Path, *, accept_edits: bool) -> Plan:
+    needed = compute_plan_hash(plan)
+    if plan.plan_hash == needed:
+        return plan
+    if accept_edits:
+        devices = plan.parallel.num_devices
+        return with_hash(plan.model_copy(update={"estimate": None, "num_devices_used": devices}))
+    found = plan.plan_hash or "none"
+    raise InputError(
+        f"{source} was edited: found plan_hash {found[:16]}, but its content has {needed[:16]}, so its estimate is of another "
+        f"plan; to estimate it again and keep the edits: meshwright estimate {source} --accept-edits -o NEW.json"
+    )
