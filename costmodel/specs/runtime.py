@@ -26,7 +26,8 @@ class RuntimeProfile(Spec):
     ``precisions``: the user's word (bf16, ...) -> the number formats the framework really uses.
     ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
-    tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``constants``: named
+    tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
+    those that refuse fewer micro-batches than pipeline stages. ``constants``: named
     stack costs, listed in docs/architecture.md.
     """
 
@@ -52,3 +53,4 @@ class RuntimeProfile(Spec):
     constants: dict[str, Constant]
     sources: dict[str, str] = {}
     overlap_slowdown: NonNegativeFloat = 1.0
+    full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()

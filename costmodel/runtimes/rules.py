@@ -1,0 +1,61 @@
+"""Every validity rule, once: a NumPy mask over a grid of candidates and one message.
+
+The planner evaluates whole grids, the executor and the estimator check single plans (a grid of one
+row); both read the same `RULES`. No physics here: memory and time are the cost model's.
+"""
+
+from __future__ import annotations
+
+from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.rules_core import Rule, RuleContext, RuleOutcome, divisors
+from costmodel.runtimes.rules_data import DATA_RULES
+from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
+from costmodel.runtimes.rules_plan import check_plan_invariants
+from costmodel.runtimes.rules_runtime import RUNTIME_RULES, valid_precisions
+from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_sizes
+from costmodel.specs import Plan, Rejection, RuntimeProfile
+
+__all__ = [
+    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "divisors", "evaluate", "valid_precisions",
+    "valid_tensor_parallel_sizes",
+]  # fmt: skip
+
+# Searches count a candidate under the first rule it breaks, so the general ones come first.
+RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *PIPELINE_RULES, *DATA_RULES)
+
+
+def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:
+    """Every rule over every row.
+
+    Args:
+        context: what all rows share.
+        grid: n candidates.
+
+    Returns:
+        One outcome per rule, in the order of `RULES`; each ``mask_ok`` has n entries.
+    """
+    return [RuleOutcome(rule, rule.mask(context, grid), context, grid) for rule in RULES]
+
+
+def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
+    """Everything that makes one plan invalid; an empty list means valid.
+
+    Args:
+        plan: a complete plan.
+        runtime: the profile of ``plan.runtime.name``; None loads it.
+
+    Raises:
+        InputError: when the plan names a runtime that does not exist.
+    """
+    if runtime is None:
+        from costmodel.runtimes.loader import load_runtime
+
+        runtime = load_runtime(plan.runtime.name)
+    invariants = check_plan_invariants(plan)
+    # A broken stage list is reported once, as the invariant; its counts say nothing more.
+    counts = None if invariants else tuple(stage.num_layers for stage in plan.stages)
+    context = RuleContext(
+        model=plan.model, cluster=plan.cluster, training=plan.training, runtime=runtime, layers_per_stage=counts
+    )
+    outcomes = evaluate(context, Grid.from_plan(plan))
+    return [outcome.rejection(0) for outcome in outcomes if not outcome.mask_ok[0]] + invariants

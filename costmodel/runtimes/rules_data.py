@@ -1,0 +1,104 @@
+"""Rules on the batch and on ZeRO groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.rules_core import BoolColumn, Finding, Rule, RuleContext, divisors, listed
+
+
+def _batch_divides(context: RuleContext, grid: Grid) -> BoolColumn:
+    product = grid.micro_batch_size * grid.num_micro_batches * grid.data_parallel_size
+    return np.asarray(context.training.global_batch_size % product == 0)
+
+
+def _batch_equals(context: RuleContext, grid: Grid) -> BoolColumn:
+    product = grid.micro_batch_size * grid.num_micro_batches * grid.data_parallel_size
+    return np.asarray(context.training.global_batch_size == product)
+
+
+def _explain_batch(context: RuleContext, grid: Grid, row: int) -> Finding:
+    micro, count = int(grid.micro_batch_size[row]), int(grid.num_micro_batches[row])
+    data, batch = int(grid.data_parallel_size[row]), context.training.global_batch_size
+    valid = listed(size for size in divisors(batch) if size <= context.cluster.num_devices)
+    nearest = max(1, round(batch / (micro * data))) * micro * data
+    return Finding(
+        f"global_batch_size {batch} must equal micro_batch_size {micro} x num_micro_batches {count} x "
+        f"data_parallel_size {data}, which is {micro * count * data}; data_parallel_size and micro_batch_size must "
+        "divide "
+        f"{batch}: valid are {valid}",
+        f"set global_batch_size to {nearest}, or choose micro_batch_size x data_parallel_size among the divisors "
+        f"{valid}",
+        {"global_batch_size": batch, "product": micro * count * data, "valid": valid},
+    )
+
+
+def _zero_needs_shards(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray((grid.zero_stage == 0) | (grid.data_parallel_shard_size > 1))
+
+
+def _shards_need_zero(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray((grid.data_parallel_shard_size == 1) | (grid.zero_stage > 0))
+
+
+def _explain_zero(context: RuleContext, grid: Grid, row: int) -> Finding:
+    stage, shards = int(grid.zero_stage[row]), int(grid.data_parallel_shard_size[row])
+    data, valid = int(grid.data_parallel_size[row]), listed(s for s in context.runtime.zero_stages if s > 0)
+    if stage:
+        fix = "set zero_stage to 0, or data_parallel_shard_size to 2 or more"
+        message = f"zero_stage {stage} has nothing to shard: data_parallel_shard_size is 1; valid zero_stage here: 0"
+    else:
+        fix = f"set zero_stage to one of {valid}, or shard size to 1 and data_parallel_replicate_size to {data}"
+        message = f"data_parallel_shard_size {shards} with zero_stage 0: only ZeRO shards; valid zero_stage: {valid}"
+    return Finding(message, fix, {"zero_stage": stage, "data_parallel_shard_size": shards})
+
+
+def _hierarchical_stage(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray((grid.hierarchical_partition_size == 0) | (grid.zero_stage == 3))
+
+
+def _hierarchical_divides(_: RuleContext, grid: Grid) -> BoolColumn:
+    size, shards = grid.hierarchical_partition_size, grid.data_parallel_shard_size
+    return np.asarray((size == 0) | ((size > 1) & (size < shards) & (shards % np.maximum(size, 1) == 0)))
+
+
+def _explain_hierarchical(_: RuleContext, grid: Grid, row: int) -> Finding:
+    size, shards = int(grid.hierarchical_partition_size[row]), int(grid.data_parallel_shard_size[row])
+    stage, valid = int(grid.zero_stage[row]), listed(d for d in divisors(shards) if 1 < d < shards)
+    return Finding(
+        f"hierarchical_partition_size {size} with zero_stage {stage} and data_parallel_shard_size {shards}: it keeps "
+        "a second "
+        "copy of ZeRO-3's parameters per group, so it needs zero_stage 3 and a proper divisor of the shard size; "
+        f"valid: {valid}",
+        f"choose hierarchical_partition_size from {valid} with zero_stage 3, or leave it off",
+        {"hierarchical_partition_size": size, "data_parallel_shard_size": shards, "zero_stage": stage, "valid": valid},
+    )
+
+
+_BATCH_AXES = ("micro_batch_size", "num_micro_batches", "data_parallel_replicate_size", "data_parallel_shard_size")
+
+DATA_RULES: tuple[Rule, ...] = (
+    Rule(name="batch_divisible", stated_axes=(), mask=_batch_divides, explain=_explain_batch),
+    Rule(name="batch_product", stated_axes=_BATCH_AXES, mask=_batch_equals, explain=_explain_batch),
+    # ZeRO on one device is normalised to stage 0 by the planner, so a statement alone never breaks this one.
+    Rule(name="zero_needs_shards", stated_axes=None, mask=_zero_needs_shards, explain=_explain_zero),
+    Rule(
+        name="shards_need_zero",
+        stated_axes=("zero_stage", "data_parallel_shard_size"),
+        mask=_shards_need_zero,
+        explain=_explain_zero,
+    ),
+    Rule(
+        name="hierarchical_partition_needs_zero3",
+        stated_axes=("hierarchical_partition_size", "zero_stage"),
+        mask=_hierarchical_stage,
+        explain=_explain_hierarchical,
+    ),
+    Rule(
+        name="hierarchical_partition_divides_shards",
+        stated_axes=("hierarchical_partition_size", "data_parallel_shard_size"),
+        mask=_hierarchical_divides,
+        explain=_explain_hierarchical,
+    ),
+)

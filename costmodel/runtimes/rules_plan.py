@@ -1,0 +1,102 @@
+"""Invariants of a complete plan that no grid column shows: its stages, its device count, its axis order."""
+
+from __future__ import annotations
+
+from costmodel.runtimes.rules_core import listed
+from costmodel.specs import DEFAULT_AXIS_ORDER, Plan, Rejection
+
+
+def _check_stage_shape(plan: Plan) -> list[Rejection]:
+    """As many stages as pipeline ranks x chunks, in virtual-stage order."""
+    ranks, chunks = plan.parallel.pipeline_parallel_size, plan.parallel.num_model_chunks
+    found = [(stage.rank, stage.chunk) for stage in plan.stages]
+    needed = [(index % ranks, index // ranks) for index in range(ranks * chunks)]
+    if found == needed:
+        return []
+    return [
+        Rejection(
+            rule="plan_stage_order",
+            message=f"the plan's stages (rank, chunk) are {listed(found)}; pipeline_parallel_size {ranks} x "
+            "num_model_chunks "
+            f"{chunks} needs {listed(needed)} in this order",
+            numbers={"stages": len(found), "needed": len(needed)},
+            fix="list one stage per pipeline rank and chunk; virtual stage k is chunk k // ranks of rank k % ranks",
+        )
+    ]
+
+
+def _check_stage_layers(plan: Plan) -> list[Rejection]:
+    """Layer ranges are contiguous, not empty, and cover the model."""
+    layers = plan.model.num_hidden_layers
+    starts = [stage.start for stage in plan.stages]
+    stops = [stage.stop for stage in plan.stages]
+    contiguous = starts == [0, *stops[:-1]] and stops[-1] == layers
+    if contiguous and all(stage.num_layers >= 1 for stage in plan.stages):
+        return []
+    ranges = listed(f"{start}-{stop}" for start, stop in zip(starts, stops, strict=True))
+    return [
+        Rejection(
+            rule="plan_stage_layers",
+            message=f"the plan's stages hold layers {ranges} (stop exclusive); they must be contiguous, hold at least "
+            "one layer "
+            f"each and cover 0-{layers} of {plan.model.name}",
+            numbers={"num_hidden_layers": layers, "last_stop": stops[-1]},
+            fix=f"give ranges that start at 0, follow each other and end at {layers}",
+        )
+    ]
+
+
+def _check_stage_ends(plan: Plan) -> list[Rejection]:
+    """The embedding is on the first stage, the head on the last, and nowhere else."""
+    last = len(plan.stages) - 1
+    wrong = [
+        index
+        for index, stage in enumerate(plan.stages)
+        if stage.embedding != (index == 0) or stage.head != (index == last)
+    ]
+    if not wrong:
+        return []
+    return [
+        Rejection(
+            rule="plan_stage_ends",
+            message=f"stages {listed(wrong)} misplace the embedding or the head: the embedding belongs to stage 0 and "
+            "the head to "
+            f"stage {last}, and to no other",
+            numbers={"first_wrong_stage": wrong[0]},
+            fix=f"set embedding only on stage 0 and head only on stage {last}",
+        )
+    ]
+
+
+def _check_devices_used(plan: Plan) -> list[Rejection]:
+    """The stated number of devices is the product of the sizes."""
+    found, needed = plan.num_devices_used, plan.parallel.num_devices
+    if found == needed:
+        return []
+    return [
+        Rejection(
+            rule="plan_devices_used",
+            message=f"num_devices_used is {found}, but the sizes multiply to {needed}",
+            numbers={"num_devices_used": found, "product": needed},
+            fix=f"set num_devices_used to {needed}",
+        )
+    ]
+
+
+def _check_axis_order(plan: Plan) -> list[Rejection]:
+    """Only the default order of mesh axes is modelled and executed."""
+    if plan.axis_order == DEFAULT_AXIS_ORDER:
+        return []
+    return [
+        Rejection(
+            rule="plan_axis_order",
+            message=f"axis_order {listed(plan.axis_order)} is not supported; valid: {listed(DEFAULT_AXIS_ORDER)}",
+            fix=f"set axis_order to {listed(DEFAULT_AXIS_ORDER)}",
+        )
+    ]
+
+
+def check_plan_invariants(plan: Plan) -> list[Rejection]:
+    """All broken invariants of one plan, in a fixed order."""
+    checks = (_check_stage_shape, _check_stage_layers, _check_stage_ends, _check_devices_used, _check_axis_order)
+    return [rejection for one_check in checks for rejection in one_check(plan)]
