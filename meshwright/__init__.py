@@ -16,64 +16,60 @@ from typing import TYPE_CHECKING, Any
 from meshwright.version import __version__
 
 if TYPE_CHECKING:
-    from costmodel.models.loader import list_models as list_models
-    from costmodel.runtimes.loader import list_runtimes as list_runtimes
-    from costmodel.specs import (
-        ClusterSpec as ClusterSpec,
-        Comparison as Comparison,
-        DeviceSpec as DeviceSpec,
-        Estimate as Estimate,
-        Infeasible as Infeasible,
-        InputError as InputError,
-        ModelSpec as ModelSpec,
-        Observation as Observation,
-        OptimizerSpec as OptimizerSpec,
-        ParallelConfig as ParallelConfig,
-        Plan as Plan,
-        PrecisionSpec as PrecisionSpec,
-        Recommendation as Recommendation,
-        Rejection as Rejection,
-        RuntimeProfile as RuntimeProfile,
-        TrainingSpec as TrainingSpec,
-    )
-    from hardware_profiles.loader import list_devices as list_devices
-    from meshwright.api import (
-        compare as compare,
-        estimate as estimate,
-        explain as explain,
-        export as export,
-        load_cluster as load_cluster,
-        load_model as load_model,
-        load_runtime as load_runtime,
-        make_plan as make_plan,
-        measure as measure,
-        plan as plan,
-        run as run,
-    )
-    from meshwright.plan_files import load_plan as load_plan, save_plan as save_plan
+    from costmodel.models.loader import list_models
+    from hardware_profiles.loader import list_devices
 
-_SPECS = (
+    from costmodel.runtimes.loader import list_runtimes
+    from costmodel.specs import (
+        ClusterSpec,
+        Comparison,
+        DeviceSpec,
+        Estimate,
+        Infeasible,
+        InputError,
+        ModelSpec,
+        Observation,
+        OptimizerSpec,
+        ParallelConfig,
+        Plan,
+        PrecisionSpec,
+        Recommendation,
+        Rejection,
+        RuntimeProfile,
+        TrainingSpec,
+    )
+    from meshwright.api import (
+        compare,
+        estimate,
+        explain,
+        export,
+        load_cluster,
+        load_model,
+        load_runtime,
+        make_plan,
+        measure,
+        plan,
+        run,
+    )
+    from meshwright.plan_files import load_plan, save_plan
+
+__all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
-    "TrainingSpec",
-)  # fmt: skip
-_VERBS = (
-    "compare", "estimate", "explain", "export", "load_cluster", "load_model", "load_runtime", "make_plan", "measure",
-    "plan", "run",
-)  # fmt: skip
+    "TrainingSpec", "__version__", "compare", "estimate", "explain", "export", "list_devices", "list_models",
+    "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "run",
+    "save_plan",
+]  # fmt: skip
 
 # Public name -> the module that holds it.
 _HOMES = {
-    **dict.fromkeys(_SPECS, "costmodel.specs"),
-    **dict.fromkeys(_VERBS, "meshwright.api"),
+    **{name: "costmodel.specs" if name[0].isupper() else "meshwright.api" for name in __all__ if name[0] != "_"},
     "list_devices": "hardware_profiles.loader",
     "list_models": "costmodel.models.loader",
     "list_runtimes": "costmodel.runtimes.loader",
     "load_plan": "meshwright.plan_files",
     "save_plan": "meshwright.plan_files",
 }
-
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names stand in _HOMES
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _MAX_TOKENS = 10**18
+_TOKENS = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e\+?[0-9]{1,3})?) ?([KMBT]?)", re.IGNORECASE)
 
 
 def resolve_model(model: ModelSpec | str | Path) -> ModelSpec:
@@ -84,7 +85,7 @@ def make_training(
     try:
         return TrainingSpec.model_validate(content)
     except ValidationError as error:
-        raise InputError(explain_validation_error(error, "training")) from None
+        raise InputError(explain_validation_error(error, "training", TrainingSpec)) from None
 
 
 def choose_precision(device: DeviceSpec, runtime: RuntimeProfile, precision: str | None) -> str:
@@ -115,7 +116,7 @@ def parse_tokens(tokens: int | float | str) -> int:
         InputError: when it is no positive whole number.
     """
     needed = "needed a positive number of tokens, such as 300e9, 300B or 2T"
-    match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE]\+?[0-9]{1,3})?)\s*([KMBT]?)\s*", str(tokens), re.IGNORECASE)
+    match = _TOKENS.fullmatch(str(tokens).strip())
     if not match:
         raise InputError(f"tokens is {tokens!r}; {needed}")
     number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2].upper()]

@@ -54,8 +54,8 @@ def _data_parallel_sizes(stated: dict[str, Any], num_devices: int) -> dict[str, 
             f"sizes do not multiply to the cluster: tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline}"
             + (f" x data_parallel_replicate_size {replicate}" if replicate else "")
             + (f" x data_parallel_shard_size {shard}" if shard else "")
-            + f" = {fixed} does not divide {num_devices} devices; change a size, or state both data-parallel sizes to leave "
-            "devices idle"
+            + f" = {fixed} does not divide {num_devices} devices; change a size, or state both data-parallel sizes to "
+            "leave devices idle"
         )
     if replicate is not None:
         return {"data_parallel_shard_size": rest}
@@ -77,8 +77,8 @@ def _micro_batches(stated: dict[str, Any], global_batch_size: int) -> dict[str, 
     if rest == 0 or remainder:
         name = "num_micro_batches" if size is None and count is not None else "micro_batch_size"
         raise InputError(
-            f"the batch cannot be divided: data_parallel_size {data_parallel} x {name} {known} = {data_parallel * known} does "
-            f"not divide global_batch_size {global_batch_size}; change the batch or one of these sizes"
+            f"batch not divisible: data_parallel_size {data_parallel} x {name} {known} = {data_parallel * known} "
+            f"does not divide global_batch_size {global_batch_size}; change the batch or one of these sizes"
         )
     if size is None and count is not None:
         return {"micro_batch_size": rest}
@@ -89,4 +89,4 @@ def _validate(stated: dict[str, Any]) -> ParallelConfig:
     try:
         return ParallelConfig.model_validate(stated)
     except ValidationError as error:
-        raise InputError(explain_validation_error(error, "sizes")) from None
+        raise InputError(explain_validation_error(error, "sizes", ParallelConfig)) from None

@@ -40,9 +40,7 @@ def load_plan(source: Plan | Recommendation | str | Path, *, accept_edits: bool 
     return answer.best if isinstance(answer, Recommendation) else answer
 
 
-def load_answer(
-    source: Plan | Recommendation | str | Path, *, accept_edits: bool = False
-) -> Plan | Recommendation:
+def load_answer(source: Plan | Recommendation | str | Path, *, accept_edits: bool = False) -> Plan | Recommendation:
     """The plan or the whole recommendation that a file holds.
 
     Raises:
@@ -91,7 +89,7 @@ def _validate(kind: type[_Spec], content: dict[str, Any], source: str | Path) ->
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(explain_validation_error(error, f"plan file {source}")) from None
+        raise InputError(explain_validation_error(error, f"plan file {source}", kind)) from None
 
 
 def _check_hash(plan: Plan, source: str | Path, *, accept_edits: bool) -> Plan:
@@ -103,6 +101,6 @@ def _check_hash(plan: Plan, source: str | Path, *, accept_edits: bool) -> Plan:
         return with_hash(plan.model_copy(update={"estimate": None, "num_devices_used": devices}))
     found = plan.plan_hash or "none"
     raise InputError(
-        f"{source} was edited: found plan_hash {found[:16]}, but its content has {needed[:16]}, so its estimate is of another "
-        f"plan; to estimate it again and keep the edits: meshwright estimate {source} --accept-edits -o NEW.json"
+        f"{source} was edited: found plan_hash {found[:16]}, but its content has {needed[:16]}, so its estimate is of "
+        f"another plan; to keep the edits and estimate again: meshwright estimate {source} --accept-edits -o NEW.json"
     )

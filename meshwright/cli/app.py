@@ -34,7 +34,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
     """The application with the named commands."""
     app = typer.Typer(
         name="meshwright",
-        help="Find, explain, export and run the fastest parallel plan for training a large transformer on your cluster.",
+        help="Find, explain, export and run the fastest parallel plan for training a transformer on your cluster.",
         no_args_is_help=True,
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,7 +42,9 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 
     @app.callback()
     def _root(
-        version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+        version: Annotated[
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        ] = False,
     ) -> None:
         pass
 

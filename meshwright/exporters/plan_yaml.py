@@ -1,0 +1,22 @@
+"""The plan file as YAML: what `meshwright run`, `explain` and `estimate` read."""
+
+from __future__ import annotations
+
+from costmodel.specs import SCHEMA_VERSION, Plan
+from meshwright.exporters.base import ALL_FIELDS, Exporter
+from meshwright.files import dump_document
+
+
+def _render(plan: Plan, name: str) -> dict[str, str]:
+    return {name: dump_document(plan.model_dump(mode="json"), suffix=".yaml")}
+
+
+YAML = Exporter(
+    name="yaml",
+    target="plan file (YAML)",
+    tested_versions=(f"schema {SCHEMA_VERSION}",),
+    fields=ALL_FIELDS,
+    runtimes=None,
+    suffix=".yaml",
+    render=_render,
+)
