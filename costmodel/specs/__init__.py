@@ -49,7 +49,7 @@ from costmodel.specs.training import (
     TrainableSpec,
     TrainingSpec,
 )
-from hardware_profiles.spec import InputError, Spec
+from hardware_profiles.spec import ExecutionError, InputError, Spec
 from hardware_profiles.types import (
     ClusterSpec,
     DeviceSpec,
@@ -64,8 +64,8 @@ from hardware_profiles.types import (
 __all__ = [
     "BYTES_PER_ELEMENT", "DEFAULT_AXIS_ORDER", "SCHEMA_VERSION", "AttentionSpec", "Axis", "AxisValues",
     "Certificate", "ClusterSpec", "Communication", "Comparison", "Constant", "DeviceSpec", "Estimate",
-    "Evidence", "FeedForwardSpec", "FieldComparison", "FlopCount", "GemmCurve", "Guide", "GuideOption",
-    "GuideStep", "HostSpec", "Infeasible", "InputError", "Instant", "Interval", "LayerGroup", "LevelSpec",
+    "Evidence", "ExecutionError", "FeedForwardSpec", "FieldComparison", "FlopCount", "GemmCurve", "Guide",
+    "GuideOption", "GuideStep", "HostSpec", "Infeasible", "InputError", "Instant", "Interval", "LayerGroup", "LevelSpec",
     "LinkSpec", "MemoryTerm", "MissTerm", "ModelSpec", "NearestMiss", "Neighbour", "NvmeSpec",
     "Observation", "OffloadSpec", "OptimizerSpec", "ParallelConfig", "PeakMemory", "Phase",
     "PipelineSchedule", "Plan", "Precision", "PrecisionSpec", "Provenance", "RankMemory", "RankPeak",
