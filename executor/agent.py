@@ -1,0 +1,40 @@
+"""Start the worker processes of one node with torchrun, and write down the ones that die.
+
+torchrun's own report is a page of text; this writes one file per dead process instead and stays quiet.
+
+Usage: ``python -m executor.agent FOLDER TORCHRUN_ARGUMENTS...``
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from executor.failures import describe_exit, load, save
+
+
+def main(arguments: list[str]) -> int:
+    """Run torchrun; the exit code is 0, or 1 when a process failed."""
+    folder = Path(arguments[0])
+    # torchrun logs the death of every process; the root cause is told once, by the launcher.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        torchrun.run(torchrun.parse_args(arguments[1:]))
+    except ChildFailedError as error:
+        spoken = {failure.rank for failure in load(folder)}
+        for rank, failure in error.failures.items():
+            if rank not in spoken:
+                save(describe_exit(rank, failure.exitcode, failure.timestamp), folder)
+        return 1
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""What is asked of a plan before anything is started. No torch here: the launcher asks first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from costmodel.runtimes.rules import check
+from costmodel.specs import InputError, Plan
+from executor.data import GlobalBatches
+from executor.tokenize import load_tokens, read_text
+
+_DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
+
+
+def check_runnable(plan: Plan) -> None:
+    """Make sure that this executor can run the plan.
+
+    Raises:
+        InputError: when the plan is another framework's, needs what the executor lacks, or breaks a rule.
+    """
+    if plan.runtime.name != "torch":
+        raise InputError(
+            f"the plan is for the runtime {plan.runtime.name!r}; only plans for 'torch' can be run here: "
+            "plan again with --runtime torch, or export this plan"
+        )
+    if plan.training.precision.compute == "fp16":
+        raise InputError("fp16 training needs dynamic loss scaling, which does not exist yet: use bf16 or fp32")
+    rejections = check(plan)
+    if rejections:
+        first = rejections[0]
+        more = f" ({len(rejections) - 1} more rules are broken)" if len(rejections) > 1 else ""
+        raise InputError(f"the plan is not valid: {first.message}{'; ' + first.fix if first.fix else ''}{more}")
+
+
+def check_data(plan: Plan, path: Path | None) -> None:
+    """Make sure that the text is readable and, where tokens are bytes, that it fills a batch.
+
+    Raises:
+        InputError: see `read_text` and `GlobalBatches`.
+    """
+    if plan.model.tokenizer_path is not None:  # loading it takes seconds; the processes check its tokens
+        read_text(path)
+        return
+    training = plan.training
+    tokens = load_tokens(plan.model, path)
+    GlobalBatches(tokens, training.sequence_length, training.global_batch_size, training.seed)
+
+
+def notices(plan: Plan) -> tuple[str, ...]:
+    """What the user should know about how the plan is run, one sentence each."""
+    dropout = [name for name in _DROPOUT_FIELDS if plan.model.hf_config.get(name)]
+    if not dropout:
+        return ()
+    found = ", ".join(f"{name} {plan.model.hf_config[name]}" for name in dropout)
+    return (f"dropout is not supported yet: {plan.model.name} is trained with 0 instead of {found}",)

@@ -1,0 +1,100 @@
+"""Failures of a run of several processes, told as one: which rank, and why.
+
+One process fails first; the others then lose their connection to it, or are stopped. Every process
+writes what happened to it into a common folder, the agent that started them adds the ones that died
+without a word, and `root_cause` picks the one to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from costmodel.specs import ExecutionError, InputError
+
+Kind = Literal["input", "failure", "peer", "killed"]
+
+_LOST_PEER = (
+    "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "socket closed",
+    "timed out", "timeout", "connectfullmesh", "pair is not connected", "remote process exited", "nccl remote",
+    "failed to recv", "failed to send",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended one process. ``peer``: it only lost another process or waited for it in vain."""
+
+    rank: int
+    kind: Kind
+    cause: str
+    details: str = ""
+    time: float = 0.0
+
+    def __str__(self) -> str:
+        return self.cause if self.kind == "input" else f"rank {self.rank}: {self.cause}"
+
+
+def describe(error: BaseException, rank: int) -> Failure:
+    """The failure that an exception means."""
+    details = "".join(traceback.format_exception(error))
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    message = lines[0] if lines else ""
+    if isinstance(error, InputError):
+        return Failure(rank, "input", str(error), details, time.time())
+    # The text of a lost connection comes from many layers, under RuntimeError as under torch's own classes.
+    peer = isinstance(error, RuntimeError | OSError) and any(sign in str(error).lower() for sign in _LOST_PEER)
+    cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return Failure(rank, "peer" if peer else "failure", cause, details, time.time())
+
+
+def describe_exit(rank: int, exit_code: int, when: float) -> Failure:
+    """The failure of a process that ended without telling why."""
+    if exit_code >= 0:
+        return Failure(rank, "failure", f"the process ended with exit code {exit_code}", "", when)
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = " (often: the machine ran out of memory)" if name == "SIGKILL" else ""
+    return Failure(rank, "killed", f"the process was killed by {name}{hint}", "", when)
+
+
+def save(failure: Failure, folder: Path) -> None:
+    """Write one failure; the first of a rank stands."""
+    path = folder / f"rank{failure.rank}.{failure.kind}.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(failure)))
+    temporary.replace(path)
+
+
+def load(folder: Path) -> list[Failure]:
+    """All failures written into a folder, earliest first."""
+    found = [Failure(**json.loads(path.read_text())) for path in sorted(folder.glob("rank*.json"))]
+    return sorted(found, key=lambda failure: failure.time)
+
+
+def root_cause(failures: list[Failure]) -> Failure | None:
+    """The failure to tell: the first that is not just the echo of another.
+
+    An error by its own words comes first, then a process killed from outside, then the first that lost a peer.
+    """
+    order: tuple[Kind, ...] = ("input", "failure", "killed", "peer")
+    for kind in order:
+        for failure in failures:
+            if failure.kind == kind:
+                return failure
+    return None
+
+
+def to_exception(failure: Failure) -> InputError | ExecutionError:
+    """The exception of a failure; the process's own traceback is attached as a note."""
+    error = InputError(str(failure)) if failure.kind == "input" else ExecutionError(str(failure))
+    if failure.details:
+        error.add_note(failure.details)
+    return error
