@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 from costmodel.specs import InputError
+from hardware_profiles.files import read_yaml_mapping, write_text_atomically
 
-MAX_DOCUMENT_BYTES = 256 * 1024**2
+MAX_DOCUMENT_BYTES = 64 * 1024**2
 YAML_SUFFIXES = (".yaml", ".yml")
 DOCUMENT_SUFFIXES = (".json", *YAML_SUFFIXES)
 
@@ -30,11 +30,11 @@ def read_document(path: str | Path, *, what: str) -> dict[str, Any]:
     """
     path = Path(path)
     text = _read_text(path, what=what)
-    is_json = path.suffix == ".json" or (path.suffix not in YAML_SUFFIXES and text.lstrip().startswith("{"))
-    content = _parse_json(text, path, what) if is_json else _parse_yaml(text, path, what)
+    if path.suffix in YAML_SUFFIXES or (path.suffix != ".json" and not text.lstrip().startswith("{")):
+        return read_yaml_mapping(path, what)
+    content = _parse_json(text, path, what)
     if not isinstance(content, dict):
-        found = "nothing" if content is None else f"a {type(content).__name__}"
-        raise InputError(f"{path} is not a {what}: found {found}; needed a mapping of fields")
+        raise InputError(f"{path} is not a {what}: found a {type(content).__name__}; needed a mapping of fields")
     return content
 
 
@@ -47,36 +47,33 @@ def check_output(path: str | Path, *, force: bool, suffixes: tuple[str, ...] = (
     """
     path = Path(path)
     if suffixes and path.suffix not in suffixes:
-        raise InputError(f"output {path}: suffix {path.suffix!r} is not supported; use one of {', '.join(suffixes)}")
-    if path.is_dir():
-        raise InputError(f"output {path} is a folder; give the name of a file")
-    if path.exists() and not force:
-        raise InputError(f"output {path} exists already; choose another name or pass --force to replace it")
-    if not path.parent.is_dir():
-        raise InputError(f"output {path}: the folder {path.parent} does not exist; create it first")
+        found = f"the suffix {path.suffix}" if path.suffix else "no suffix"
+        raise InputError(f"output {path} has {found}; use one of {', '.join(suffixes)}")
+    try:
+        if path.is_dir():
+            raise InputError(f"output {path} is a folder; give the name of a file")
+        if path.exists() and not force:
+            raise InputError(f"output {path} exists already; choose another name or pass --force to replace it")
+        if not path.parent.is_dir():
+            raise InputError(f"output {path}: the folder {path.parent} does not exist; create it first")
+    except OSError as error:
+        raise InputError(f"output {path} cannot be written: {error.strerror or error}") from None
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"output {path}: no permission to write in the folder {path.parent}")
     return path
 
 
 def write_text(path: str | Path, text: str, *, force: bool = False, executable: bool = False) -> Path:
-    """Write a whole file or nothing: a temporary neighbour is renamed into place.
+    """Write a whole file or nothing; ``executable`` files may be run by whoever may read them.
 
     Raises:
         InputError: see `check_output`.
     """
     path = check_output(path, force=force)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    mode = 0o777 if executable else 0o666
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_text_atomically(path, text, force=force)
+    if executable:
+        mode = path.stat().st_mode
+        path.chmod(mode | ((mode & 0o444) >> 2))
     return path
 
 
@@ -88,21 +85,19 @@ def dump_document(content: dict[str, Any], *, suffix: str) -> str:
 
 
 def _read_text(path: Path, *, what: str) -> str:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; needed a {what}")
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; needed a {what}")
         size = path.stat().st_size
         if size > MAX_DOCUMENT_BYTES:
             raise InputError(f"{path} is not a {what}: found {size} bytes; at most {MAX_DOCUMENT_BYTES} are read")
-        raw = path.read_bytes()
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what} {path} does not exist") from None
     except OSError as error:
         raise InputError(f"{what} {path} cannot be read: {error.strerror or error}") from None
-    try:
-        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not a {what}: found binary data; needed JSON or YAML text") from None
+        text = "\0"
     if "\0" in text:
         raise InputError(f"{path} is not a {what}: found binary data; needed JSON or YAML text")
     if not text.strip():
@@ -119,7 +114,7 @@ def _parse_json(text: str, path: Path, what: str) -> Any:
         if len(content) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{path} is not a {what}: the key {twice!r} is stated twice")
+            raise InputError(f"{path} is not a {what}: the key {twice!r} stands twice")
         return content
 
     try:
@@ -127,25 +122,10 @@ def _parse_json(text: str, path: Path, what: str) -> Any:
     except json.JSONDecodeError as error:
         where = "the file ends too early" if error.pos >= len(text.rstrip()) else error.msg
         raise InputError(f"{path} is not valid JSON: {where} (line {error.lineno}, column {error.colno})") from None
-    except RecursionError:
-        raise InputError(f"{path} is not a {what}: it is nested too deeply") from None
-
-
-def _parse_yaml(text: str, path: Path, what: str) -> Any:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(text, Loader=loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise InputError(f"{path} is not valid YAML: {problem}{where}") from None
-    except RecursionError:
-        raise InputError(f"{path} is not a {what}: it is nested too deeply") from None
-    except ValueError as error:  # an impossible date, for instance
-        raise InputError(f"{path} is not valid YAML: {error}") from None
+    except InputError:
+        raise
+    except (RecursionError, ValueError) as error:  # a number with thousands of digits, for instance
+        raise InputError(f"{path} is not a {what}: {error}") from None
 
 
 def _dump_yaml(content: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ def reject(exporter: Exporter, plan: Plan) -> Rejection | None:
         needed = ", ".join(exporter.runtimes)
         return Rejection(
             rule=f"export_{exporter.name}_runtime",
-            message=f"--to {exporter.name} cannot express a plan for runtime {plan.runtime.name}: its target runs {needed} only",
+            message=f"--to {exporter.name} cannot express a plan for runtime {plan.runtime.name}; needed {needed}",
             numbers={"runtime": plan.runtime.name},
             fix=f"plan with --runtime {exporter.runtimes[0]}, or export to another target",
         )

@@ -1,0 +1,210 @@
+"""The planner's answer as tables: alternatives, rejections, certificate, guide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from costmodel.specs import (
+    Certificate,
+    Guide,
+    Infeasible,
+    Neighbour,
+    Plan,
+    Recommendation,
+    RejectionCount,
+    TrainingDuration,
+)
+from meshwright.cli.render import units
+from meshwright.cli.render.plan import recompute_of, render_estimate, render_sizes, render_subject
+from meshwright.cli.render.tables import facts, heading, lines, rows
+
+_RECOMPUTE_SHORT = {"core_attention": "core"}
+
+
+def render_recommendation(console: Console, answer: Recommendation) -> None:
+    """Everything a person needs to trust, question and use the recommendation."""
+    render_subject(console, answer.best)
+    render_sizes(console, answer.best)
+    if answer.best.estimate is not None:
+        render_estimate(console, answer.best, answer.best.estimate)
+    if answer.duration is not None:
+        render_duration(console, answer.duration)
+    render_alternatives(console, answer.best, answer.alternatives)
+    if answer.ties:
+        heading(console, "Ties", "within the model's own error: worth measuring, the simplest first")
+        lines(console, answer.ties)
+    render_rejections(console, answer.rejections)
+    render_certificate(console, answer.certificate)
+    render_guide(console, answer.guide)
+
+
+def render_duration(console: Console, duration: TrainingDuration) -> None:
+    """Time to train on the stated tokens."""
+    heading(console, "Training", f"{units.count(duration.total_tokens)} tokens")
+    facts(
+        console,
+        [
+            ("duration", f"{units.duration(duration.seconds)} for {duration.num_steps:,} steps"),
+            ("device hours", f"{duration.device_hours:,.0f}"),
+        ],
+    )
+
+
+def render_alternatives(console: Console, best: Plan, alternatives: Sequence[Plan]) -> None:
+    """The best plan and the next ones, one a row, in short forms."""
+    if not alternatives:
+        return
+    plans = [best, *alternatives]
+    heading(console, "Alternatives", "dp: replicate x shard; batch: micro-batch size x number of micro-batches")
+    cells = [_short_sizes(plan) for plan in plans]
+    used = [name for name in cells[0] if any(row[name] not in ("", "-") for row in cells)]
+    body = [
+        ["best" if plan is best else str(index), *(row[name] for name in used), *_outcome(plan, best)]
+        for index, (plan, row) in enumerate(zip(plans, cells, strict=True))
+    ]
+    columns = ["", *used, "step", "slower", "memory"]
+    rows(console, columns, body, left=("", "schedule", "recompute"), gap=2 if console.width >= 100 else 1)
+
+
+def _short_sizes(plan: Plan) -> dict[str, str]:
+    parallel = plan.parallel
+    chunks = f" x{parallel.num_model_chunks}" if parallel.num_model_chunks > 1 else ""
+    recompute = recompute_of(plan)
+    return {
+        "tp": str(parallel.tensor_parallel_size),
+        "pp": str(parallel.pipeline_parallel_size),
+        "dp": f"{parallel.data_parallel_replicate_size}x{parallel.data_parallel_shard_size}",
+        "zero": str(parallel.zero_stage),
+        "hpz": str(parallel.hierarchical_partition_size or "-"),
+        "batch": f"{parallel.micro_batch_size}x{parallel.num_micro_batches}",
+        "schedule": parallel.pipeline_schedule.removeprefix("interleaved_").replace("none", "-") + chunks,
+        "recompute": _RECOMPUTE_SHORT.get(recompute, recompute),
+    }
+
+
+def _outcome(plan: Plan, best: Plan) -> tuple[str, str, str]:
+    if plan.estimate is None or best.estimate is None:
+        return "", "", ""
+    step, reference = plan.estimate.step_time_seconds.value, best.estimate.step_time_seconds.value
+    slower = f"{step / reference - 1:+.1%}" if reference and plan is not best else ""
+    return units.seconds(step), slower, units.memory(plan.estimate.peak_memory_bytes.device)
+
+
+def render_rejections(console: Console, rejections: Sequence[RejectionCount]) -> None:
+    """Why candidates fell out, by rule."""
+    if not rejections:
+        return
+    heading(console, "Rejected", "candidates by the rule that removed them, with one example")
+    body = [(rejection.rule, f"{rejection.count:,}", rejection.example) for rejection in rejections]
+    rows(console, ("rule", "count", "example"), body, left=("rule",), wrap="example")
+
+
+def render_certificate(console: Console, certificate: Certificate) -> None:
+    """What was searched and what is proven."""
+    heading(console, "Certificate", certificate.statement)
+    by_bound = f", {certificate.pruned_by_bound:,} by a bound" if certificate.pruned_by_bound else ""
+    facts(
+        console,
+        [
+            (
+                "searched",
+                f"{certificate.candidates:,} candidates: {certificate.rejected_by_rule:,} rejected by rules, "
+                f"{certificate.rejected_by_memory:,} by memory{by_bound}; {certificate.evaluated:,} evaluated in "
+                f"{units.seconds(certificate.search_seconds)}",
+            ),
+            (
+                "step time",
+                f"best {units.seconds(certificate.upper_seconds)}, no plan of the space below "
+                f"{units.seconds(certificate.lower_seconds)}",
+            ),
+        ],
+    )
+
+
+def render_space(console: Console, certificate_space: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """The declared space axis by axis."""
+    heading(console, "Declared space")
+    facts(console, [(axis, ", ".join(values)) for axis, values in certificate_space])
+
+
+def render_guide(console: Console, guide: Guide) -> None:
+    """The decision guide's branch, its ordered list, and where the search disagrees."""
+    heading(console, "Guide", guide.branch)
+    body = [
+        (
+            str(option.rank),
+            option.strategy,
+            units.seconds(option.step_time_seconds) if option.step_time_seconds is not None else "no plan",
+            option.model_code_change,
+            option.plan_summary or "-",
+        )
+        for option in guide.options
+    ]
+    columns = ("", "strategy", "fastest", "model change", "plan")
+    rows(console, columns, body, left=("", "strategy", "model change"), wrap="plan")
+    if guide.disagreement:
+        lines(console, [guide.disagreement], bullet="!")
+
+
+def render_guide_steps(console: Console, guide: Guide) -> None:
+    """The questions that led to the branch, with numbers and sources."""
+    heading(console, "How the guide got there")
+    for step in guide.steps:
+        numbers = ", ".join(f"{name} {_number(name, value)}" for name, value in step.numbers.items())
+        detail = f" ({numbers})" if numbers else ""
+        lines(console, [f"{step.question} {step.answer}{detail}. Source: {step.source}"])
+
+
+def render_neighbours(console: Console, neighbours: Sequence[Neighbour]) -> None:
+    """Plans one step away from the best."""
+    if not neighbours:
+        return
+    heading(console, "One step away", "what changing a single size would do")
+    body = [
+        (
+            neighbour.axis,
+            neighbour.value,
+            units.seconds(neighbour.step_time_seconds) if neighbour.step_time_seconds is not None else "-",
+            f"{neighbour.slowdown:+.1%}" if neighbour.slowdown is not None else "",
+            neighbour.rejection or "",
+        )
+        for neighbour in neighbours
+    ]
+    rows(console, ("axis", "value", "step", "slower", "why not"), body, left=("axis", "value"), wrap="why not")
+
+
+def render_infeasible(console: Console, answer: Infeasible) -> None:
+    """The nearest miss term by term, what would fix it, and what was rejected."""
+    console.print("No feasible plan in the declared space.", style="bold red")
+    miss = answer.nearest_miss
+    if miss is not None:
+        over = miss.needed_bytes - miss.capacity_bytes
+        heading(console, "Nearest miss", miss.plan_summary)
+        facts(
+            console,
+            [
+                ("needed", f"{units.memory(miss.needed_bytes)} a device"),
+                ("available", f"{units.memory(miss.capacity_bytes)} ({units.memory(over)} too little)"),
+            ],
+        )
+        column = units.MemoryColumn([term.bytes for term in miss.terms])
+        console.print()
+        body = [(term.name, column(term.bytes)) for term in sorted(miss.terms, key=lambda term: -term.bytes)]
+        rows(console, ("term", column.unit), body, left=("term",))
+        heading(console, "What would fix it")
+        lines(console, miss.fixes)
+    render_rejections(console, answer.rejections)
+
+
+def _number(name: str, value: float | int | str) -> str:
+    if isinstance(value, str):
+        return value
+    if name.endswith("_bytes_per_second"):
+        return units.rate(value, "B/s")
+    if name.endswith("_bytes"):
+        return units.memory(value)
+    if name.endswith("_seconds"):
+        return units.seconds(value)
+    return units.significant(value, 4) if isinstance(value, float) else f"{value:,}"
