@@ -18,19 +18,34 @@ def _batch_equals(context: RuleContext, grid: Grid) -> BoolColumn:
     return np.asarray(context.training.global_batch_size == product)
 
 
-def _explain_batch(context: RuleContext, grid: Grid, row: int) -> Finding:
+def _explain_divisible(context: RuleContext, grid: Grid, row: int) -> Finding:
     micro, count = int(grid.micro_batch_size[row]), int(grid.num_micro_batches[row])
     data, batch = int(grid.data_parallel_size[row]), context.training.global_batch_size
-    valid = listed(size for size in divisors(batch) if size <= context.cluster.num_devices)
-    nearest = max(1, round(batch / (micro * data))) * micro * data
+    sizes = {"micro_batch_size": micro, "num_micro_batches": count, "data_parallel_size": data}
+    factors = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    product, valid = micro * count * data, listed(divisors(batch))
+    nearest = max(1, round(batch / product)) * product
     return Finding(
-        f"global_batch_size {batch} must equal micro_batch_size {micro} x num_micro_batches {count} x "
-        f"data_parallel_size {data}, which is {micro * count * data}; data_parallel_size and micro_batch_size must "
-        "divide "
-        f"{batch}: valid are {valid}",
-        f"set global_batch_size to {nearest}, or choose micro_batch_size x data_parallel_size among the divisors "
-        f"{valid}",
-        {"global_batch_size": batch, "product": micro * count * data, "valid": valid},
+        f"global_batch_size {batch} is not divisible by {factors} = {product}; valid products: {valid}",
+        f"set global_batch_size to {nearest}, or choose sizes whose product is one of {valid}",
+        {"global_batch_size": batch, "product": product, "valid": valid},
+    )
+
+
+def _explain_product(context: RuleContext, grid: Grid, row: int) -> Finding:
+    micro, count = int(grid.micro_batch_size[row]), int(grid.num_micro_batches[row])
+    data, batch = int(grid.data_parallel_size[row]), context.training.global_batch_size
+    product = micro * count * data
+    if batch % (micro * data) == 0:
+        fix = f"set num_micro_batches to {batch // (micro * data)}"
+    else:
+        fix = f"choose micro_batch_size x data_parallel_size among the divisors of {batch}: {listed(divisors(batch))}"
+    return Finding(
+        f"micro_batch_size {micro} x num_micro_batches {count} x data_parallel_size {data} = {product}, but it must "
+        "equal "
+        f"global_batch_size {batch}",
+        f"{fix}, or set global_batch_size to {product}",
+        {"global_batch_size": batch, "product": product},
     )
 
 
@@ -63,24 +78,33 @@ def _hierarchical_divides(_: RuleContext, grid: Grid) -> BoolColumn:
     return np.asarray((size == 0) | ((size > 1) & (size < shards) & (shards % np.maximum(size, 1) == 0)))
 
 
-def _explain_hierarchical(_: RuleContext, grid: Grid, row: int) -> Finding:
-    size, shards = int(grid.hierarchical_partition_size[row]), int(grid.data_parallel_shard_size[row])
-    stage, valid = int(grid.zero_stage[row]), listed(d for d in divisors(shards) if 1 < d < shards)
+def _explain_hierarchical_stage(_: RuleContext, grid: Grid, row: int) -> Finding:
+    size, stage = int(grid.hierarchical_partition_size[row]), int(grid.zero_stage[row])
     return Finding(
-        f"hierarchical_partition_size {size} with zero_stage {stage} and data_parallel_shard_size {shards}: it keeps "
-        "a second "
-        "copy of ZeRO-3's parameters per group, so it needs zero_stage 3 and a proper divisor of the shard size; "
+        f"hierarchical_partition_size {size} with zero_stage {stage}: it keeps a second copy of the parameters that "
+        "ZeRO-3 "
+        "gathers, so it needs zero_stage 3",
+        "set zero_stage to 3, or leave hierarchical_partition_size off",
+        {"hierarchical_partition_size": size, "zero_stage": stage, "valid": "off"},
+    )
+
+
+def _explain_hierarchical_size(_: RuleContext, grid: Grid, row: int) -> Finding:
+    size, shards = int(grid.hierarchical_partition_size[row]), int(grid.data_parallel_shard_size[row])
+    valid = listed([d for d in divisors(shards) if 1 < d < shards] or ["off"])
+    return Finding(
+        f"hierarchical_partition_size {size} must divide data_parallel_shard_size {shards} and lie between 1 and it; "
         f"valid: {valid}",
-        f"choose hierarchical_partition_size from {valid} with zero_stage 3, or leave it off",
-        {"hierarchical_partition_size": size, "data_parallel_shard_size": shards, "zero_stage": stage, "valid": valid},
+        f"set hierarchical_partition_size to one of {valid}",
+        {"hierarchical_partition_size": size, "data_parallel_shard_size": shards, "valid": valid},
     )
 
 
 _BATCH_AXES = ("micro_batch_size", "num_micro_batches", "data_parallel_replicate_size", "data_parallel_shard_size")
 
 DATA_RULES: tuple[Rule, ...] = (
-    Rule(name="batch_divisible", stated_axes=(), mask=_batch_divides, explain=_explain_batch),
-    Rule(name="batch_product", stated_axes=_BATCH_AXES, mask=_batch_equals, explain=_explain_batch),
+    Rule(name="batch_divisible", stated_axes=(), mask=_batch_divides, explain=_explain_divisible),
+    Rule(name="batch_product", stated_axes=_BATCH_AXES, mask=_batch_equals, explain=_explain_product),
     # ZeRO on one device is normalised to stage 0 by the planner, so a statement alone never breaks this one.
     Rule(name="zero_needs_shards", stated_axes=None, mask=_zero_needs_shards, explain=_explain_zero),
     Rule(
@@ -93,12 +117,12 @@ DATA_RULES: tuple[Rule, ...] = (
         name="hierarchical_partition_needs_zero3",
         stated_axes=("hierarchical_partition_size", "zero_stage"),
         mask=_hierarchical_stage,
-        explain=_explain_hierarchical,
+        explain=_explain_hierarchical_stage,
     ),
     Rule(
         name="hierarchical_partition_divides_shards",
         stated_axes=("hierarchical_partition_size", "data_parallel_shard_size"),
         mask=_hierarchical_divides,
-        explain=_explain_hierarchical,
+        explain=_explain_hierarchical_size,
     ),
 )

@@ -160,6 +160,151 @@ def _stages_count(context: RuleContext, grid: Grid) -> BoolColumn:
     return np.asarray(_virtual_stages(grid) == len(context.layers_per_stage))
 
 
+def _explain_stages_sum(context: RuleContext, _: Grid, _row: int) -> Finding:
+    counts, layers = context.layers_per_stage or (), context.model.num_hidden_layers
+    return Finding(
+        f"layers_per_stage {listed(counts)} sums to {sum(counts)} layers; {context.model.name} has {layers}, and "
+        "every stage "
+        "needs at least one",
+        f"list positive numbers that sum to {layers}",
+        {"layers": sum(counts), "num_hidden_layers": layers},
+    )
+
+
+def _explain_stages_count(context: RuleContext, grid: Grid, row: int) -> Finding:
+    counts = context.layers_per_stage or ()
+    pipeline, chunks = int(grid.pipeline_parallel_size[row]), int(grid.num_model_chunks[row])
+    return Finding(
+        f"layers_per_stage {listed(counts)} lists {len(counts)} stages, but pipeline_parallel_size {pipeline} x "
+        f"num_model_chunks {chunks} = {pipeline * chunks}",
+        f"list {pipeline * chunks} stages, or choose sizes that multiply to {len(counts)}",
+        {"stages": len(counts), "needed": pipeline * chunks},
+    )
+
+
+def _schedule_matches(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray(schedule_is(grid, "none") == (grid.pipeline_parallel_size == 1))
+
+
+def _explain_schedule(context: RuleContext, grid: Grid, row: int) -> Finding:
+    pipeline, schedule = int(grid.pipeline_parallel_size[row]), schedule_of(grid, row)
+    valid = listed(["none"] if pipeline == 1 else [s for s in context.runtime.schedules if s != "none"])
+    return Finding(
+        f"pipeline_schedule {schedule} with pipeline_parallel_size {pipeline}: the schedule is 'none' exactly when "
+        f"pipeline_parallel_size is 1; valid here: {valid}",
+        f"set pipeline_schedule to {valid}, or change pipeline_parallel_size",
+        {"pipeline_parallel_size": pipeline, "pipeline_schedule": schedule, "valid": valid},
+    )
+
+
+def _naive_one(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray(~schedule_is(grid, "naive") | (grid.num_micro_batches == 1))
+
+
+def _explain_naive(context: RuleContext, grid: Grid, row: int) -> Finding:
+    count = int(grid.num_micro_batches[row])
+    whole = context.training.global_batch_size // int(grid.data_parallel_size[row])
+    return Finding(
+        f"pipeline_schedule naive runs the batch as one piece (num_micro_batches 1), found num_micro_batches {count}",
+        f"set micro_batch_size to {whole} so that num_micro_batches is 1, or use pipeline_schedule gpipe or 1f1b",
+        {"num_micro_batches": count, "micro_batch_size_needed": whole},
+    )
+
+
+def _chunks_match(_: RuleContext, grid: Grid) -> BoolColumn:
+    return np.asarray(schedule_is(grid, "interleaved_1f1b") == (grid.num_model_chunks > 1))
+
+
+def _explain_chunks(_: RuleContext, grid: Grid, row: int) -> Finding:
+    chunks, schedule = int(grid.num_model_chunks[row]), schedule_of(grid, row)
+    need = "at least 2" if schedule == "interleaved_1f1b" else "exactly 1"
+    return Finding(
+        f"pipeline_schedule {schedule} needs num_model_chunks {need}, found {chunks}",
+        f"set num_model_chunks to {'2 or more' if need != 'exactly 1' else '1, or use interleaved_1f1b'}",
+        {"num_model_chunks": chunks, "pipeline_schedule": schedule},
+    )
+
+
+def _full_pipeline(context: RuleContext, grid: Grid) -> BoolColumn:
+    needs = schedule_is(grid, *context.runtime.full_pipeline_schedules)
+    return np.asarray(~needs | (grid.num_micro_batches >= grid.pipeline_parallel_size))
+
+
+def _explain_full_pipeline(context: RuleContext, grid: Grid, row: int) -> Finding:
+    count, stages = int(grid.num_micro_batches[row]), int(grid.pipeline_parallel_size[row])
+    free = listed(
+        s for s in context.runtime.schedules if s != "none" and s not in context.runtime.full_pipeline_schedules
+    )
+    return Finding(
+        f"pipeline_schedule {schedule_of(grid, row)} of runtime {context.runtime.name} needs at least as many "
+        "micro-batches "
+        f"as stages: num_micro_batches {count}, pipeline_parallel_size {stages}",
+        f"raise num_micro_batches to {stages} (a smaller micro_batch_size), lower pipeline_parallel_size to {count}, "
+        "or use "
+        f"one of {free}",
+        {"num_micro_batches": count, "pipeline_parallel_size": stages, "valid": free},
+    )
+
+
+def _interleaving_divisor(context: RuleContext, grid: Grid) -> IntColumn:
+    """What num_micro_batches must be a multiple of: the stages (Megatron), or the rounds m // p (torch)."""
+    if context.runtime.interleaving_multiple == "pipeline_parallel_size":
+        return grid.pipeline_parallel_size
+    rounds: IntColumn = np.maximum(1, grid.num_micro_batches // grid.pipeline_parallel_size)
+    return rounds
+
+
+def _interleaving_multiple(context: RuleContext, grid: Grid) -> BoolColumn:
+    interleaved = schedule_is(grid, "interleaved_1f1b")
+    return np.asarray(~interleaved | (grid.num_micro_batches % _interleaving_divisor(context, grid) == 0))
+
+
+def _explain_interleaving(context: RuleContext, grid: Grid, row: int) -> Finding:
+    count, stages = int(grid.num_micro_batches[row]), int(grid.pipeline_parallel_size[row])
+    multiple = int(_interleaving_divisor(context, grid)[row])
+    by_rounds = context.runtime.interleaving_multiple == "rounds"
+    name = f"the number of rounds ({count} // {stages})" if by_rounds else "pipeline_parallel_size"
+    nearest = max(stages, count // stages * stages)
+    return Finding(
+        f"interleaved_1f1b of runtime {context.runtime.name} needs num_micro_batches to be a multiple of {name} = "
+        f"{multiple}, "
+        f"found {count}; valid near it: {nearest}, {nearest + stages}",
+        f"set num_micro_batches to {nearest} or {nearest + stages}, or use pipeline_schedule 1f1b",
+        {"num_micro_batches": count, "multiple": multiple},
+    )
+
+
+def _even_stages(context: RuleContext, grid: Grid) -> BoolColumn:
+    if context.runtime.uneven_stages:
+        return everywhere(grid, True)
+    uneven = context.layers_per_stage is not None and len(set(context.layers_per_stage)) > 1
+    return np.asarray(everywhere(grid, not uneven) & (context.model.num_hidden_layers % _virtual_stages(grid) == 0))
+
+
+def _explain_even_stages(context: RuleContext, grid: Grid, row: int) -> Finding:
+    stages, layers = int(_virtual_stages(grid)[row]), context.model.num_hidden_layers
+    valid = listed(divisors(layers))
+    stated = "" if context.layers_per_stage is None else f" (layers_per_stage {listed(context.layers_per_stage)})"
+    return Finding(
+        f"runtime {context.runtime.name} needs stages of equal size: {layers} layers over {stages} stages{stated}; "
+        f"valid pipeline_parallel_size x num_model_chunks: {valid}",
+        f"choose pipeline_parallel_size x num_model_chunks from {valid}",
+        {"num_hidden_layers": layers, "stages": stages, "valid": valid},
+    )
+
+
+def _stages_sum(context: RuleContext, grid: Grid) -> BoolColumn:
+    counts = context.layers_per_stage
+    ok = counts is None or (sum(counts) == context.model.num_hidden_layers and min(counts) >= 1)
+    return everywhere(grid, ok)
+
+
+def _stages_count(context: RuleContext, grid: Grid) -> BoolColumn:
+    if context.layers_per_stage is None:
+        return everywhere(grid, True)
+    return np.asarray(_virtual_stages(grid) == len(context.layers_per_stage))
+
+
 def _explain_stage_list(context: RuleContext, grid: Grid, row: int) -> Finding:
     counts = context.layers_per_stage or ()
     pipeline, chunks = int(grid.pipeline_parallel_size[row]), int(grid.num_model_chunks[row])
@@ -207,11 +352,11 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         explain=_explain_interleaving,
     ),
     Rule(name="even_stages", stated_axes=(), mask=_even_stages, explain=_explain_even_stages),
-    Rule(name="layers_per_stage_sum", stated_axes=(), mask=_stages_sum, explain=_explain_stage_list),
+    Rule(name="layers_per_stage_sum", stated_axes=(), mask=_stages_sum, explain=_explain_stages_sum),
     Rule(
         name="layers_per_stage_count",
         stated_axes=("pipeline_parallel_size", "num_model_chunks"),
         mask=_stages_count,
-        explain=_explain_stage_list,
+        explain=_explain_stages_count,
     ),
 )

@@ -1,0 +1,194 @@
+"""Write a declared space out as a grid of candidates.
+
+For every (devices, tensor, pipeline) that multiplies, the data-parallel size follows, and the remaining
+axes are crossed. An axis whose only sensible value follows from another one takes that value (no
+schedule without a pipeline); where the user declared something else, the candidate is written out all
+the same, so that a rule can refuse it with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
+from costmodel.runtimes.rules import RuleContext, divisors
+
+_NONE, _NAIVE = SCHEDULES.index("none"), SCHEDULES.index("naive")
+_INTERLEAVED = SCHEDULES.index("interleaved_1f1b")
+_MAX_MICRO_BATCH = 64
+_MAX_MODEL_CHUNKS = 8
+_COLUMNS = (
+    "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
+    "zero_stage", "hierarchical_partition_size", "micro_batch_size", "num_micro_batches",
+    "sequence_parallel", "loss_parallel", "recompute",
+)  # fmt: skip
+Declared = Mapping[str, tuple[int, ...]]
+Option = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The sizes that a block of candidates shares."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+
+def _pick(declared: Declared, axis: str, default: Sequence[int], valid: Callable[[int], bool]) -> tuple[int, ...]:
+    """Values of an axis that make sense here; all declared ones when none does, for a rule to refuse."""
+    values = declared.get(axis, tuple(default))
+    good = tuple(value for value in values if valid(value))
+    return good or (values if axis in declared else ())
+
+
+def tensor_parallel_values(context: RuleContext, declared: Declared) -> tuple[int, ...]:
+    """Declared sizes, else powers of two and divisors up to the devices of one node."""
+    node = context.cluster.devices_per_node
+    powers = [2**k for k in range(node.bit_length()) if 2**k <= node]
+    return declared.get("tensor_parallel_size", tuple(sorted({*powers, *divisors(node)})))
+
+
+def _pipeline_values(context: RuleContext, declared: Declared, rest: int) -> list[int]:
+    """Declared sizes, else all that the layers allow; both only where they divide the devices left."""
+    values = declared.get("pipeline_parallel_size")
+    if values is not None:
+        return [size for size in values if rest % size == 0]
+    return [size for size in divisors(rest) if size <= context.model.num_hidden_layers]
+
+
+def _pipeline_options(context: RuleContext, declared: Declared, cell: _Cell) -> list[Option]:
+    """(schedule, model chunks)."""
+    known = [SCHEDULES.index(name) for name in context.runtime.schedules]
+    piped = cell.pipeline > 1
+    schedules = _pick(declared, "pipeline_schedule", known, lambda code: (code != _NONE) == piped)
+    return [(code, chunks) for code in schedules for chunks in _chunks(context, declared, cell, code)]
+
+
+def _chunks(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> tuple[int, ...]:
+    if schedule != _INTERLEAVED:
+        return _pick(declared, "num_model_chunks", [1], lambda count: count == 1)
+    return _pick(declared, "num_model_chunks", _chunk_values(context, cell.pipeline), lambda count: count > 1)
+
+
+def _chunk_values(context: RuleContext, pipeline: int) -> list[int]:
+    """2 to 8 chunks per rank, and one layer per chunk."""
+    most = context.model.num_hidden_layers // pipeline
+    values = {*range(2, min(most, _MAX_MODEL_CHUNKS) + 1)}
+    if most > 1 and most * pipeline == context.model.num_hidden_layers:
+        values.add(most)
+    return sorted(values)
+
+
+def _shard_values(context: RuleContext, declared: Declared, cell: _Cell) -> list[int]:
+    """Declared sizes, else: none, whole divisors of a node's share, the whole data-parallel group."""
+    if "data_parallel_shard_size" in declared:
+        return [size for size in declared["data_parallel_shard_size"] if cell.data % size == 0]
+    if not context.runtime.hybrid_shard:
+        return sorted({1, cell.data})
+    inside = max(1, context.cluster.devices_per_node // cell.tensor)
+    return sorted({1, cell.data, *(size for size in divisors(inside) if cell.data % size == 0)})
+
+
+def _zero_values(context: RuleContext, declared: Declared, cell: _Cell, shard: int) -> tuple[int, ...]:
+    """Stage 0 exactly without shards; one data-parallel device shards nothing, so its stage is normalised to 0."""
+    if shard == 1 and (cell.data == 1 or "data_parallel_shard_size" in declared):
+        return (0,)
+    return _pick(declared, "zero_stage", context.runtime.zero_stages, lambda stage: (stage > 0) == (shard > 1))
+
+
+def _partitions(context: RuleContext, declared: Declared, cell: _Cell, shard: int, stage: int) -> tuple[int, ...]:
+    """Off, and for ZeRO-3 across nodes one copy per node."""
+    share = context.cluster.devices_per_node // cell.tensor
+    proper = 1 < share < shard and shard % share == 0 and context.runtime.hierarchical_partition
+    sizes = (0, share) if proper and stage == 3 else (0,)
+    return _pick(declared, "hierarchical_partition_size", sizes, lambda size: size == 0 or stage == 3)
+
+
+def _data_options(context: RuleContext, declared: Declared, cell: _Cell) -> list[Option]:
+    """(replicate, shard, ZeRO stage, hierarchical partition)."""
+    options: list[Option] = []
+    for shard in _shard_values(context, declared, cell):
+        replicate = cell.data // shard
+        if replicate not in declared.get("data_parallel_replicate_size", (replicate,)):
+            continue
+        for stage in _zero_values(context, declared, cell, shard):
+            options += [(replicate, shard, stage, size) for size in _partitions(context, declared, cell, shard, stage)]
+    return options
+
+
+def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> list[Option]:
+    """(micro batch, number of micro-batches); where the batch does not divide, rounded down for a rule to refuse."""
+    batch, data = context.training.global_batch_size, cell.data
+    micro, count = declared.get("micro_batch_size"), declared.get("num_micro_batches")
+    if micro is not None and count is not None:
+        return [(size, number) for size in micro for number in count]
+    if count is not None:
+        return [(max(1, batch // (data * number)), number) for number in count]
+    if micro is None:
+        share = batch // data if batch % data == 0 else 1
+        powers = [2**k for k in range(_MAX_MICRO_BATCH.bit_length()) if share % 2**k == 0]
+        micro = (share,) if schedule == _NAIVE else tuple(size for size in powers if size <= _MAX_MICRO_BATCH)
+    return [(size, max(1, batch // (data * size))) for size in micro]
+
+
+def _tensor_options(declared: Declared, cell: _Cell) -> list[Option]:
+    """(sequence parallel, loss parallel)."""
+    split = cell.tensor > 1
+    sequence = _pick(declared, "sequence_parallel", (0, 1), lambda on: split or on == 0)
+    # Keeping the logits cut is never worse, so the loss is parallel wherever it can be unless stated otherwise.
+    loss = _pick(declared, "loss_parallel", (int(split),), lambda on: split or on == 0)
+    return [(on, cut) for on in sequence for cut in loss]
+
+
+def _cross(cell: _Cell, groups: Sequence[list[Option]]) -> dict[str, IntColumn]:
+    """Every combination of one option per group, as columns."""
+    tables = [np.array(group, dtype=np.int64) for group in groups]
+    picks = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
+    data = np.concatenate([table[pick] for table, pick in zip(tables, picks, strict=True)], axis=1)
+    columns = {name: data[:, index] for index, name in enumerate(_COLUMNS)}
+    columns["tensor_parallel_size"] = np.full(len(data), cell.tensor, dtype=np.int64)
+    columns["pipeline_parallel_size"] = np.full(len(data), cell.pipeline, dtype=np.int64)
+    return columns
+
+
+def _block(context: RuleContext, declared: Declared, cell: _Cell) -> list[dict[str, IntColumn]]:
+    kinds = [RECOMPUTE_KINDS.index(kind) for kind in context.runtime.recompute_kinds]
+    recompute: list[Option] = [(kind,) for kind in declared.get("recompute", tuple(kinds))]
+    data, tensor = _data_options(context, declared, cell), _tensor_options(declared, cell)
+    pipeline = _pipeline_options(context, declared, cell)
+    blocks = []
+    for naive in (False, True):
+        chosen = [option for option in pipeline if (option[0] == _NAIVE) == naive]
+        batch = _batch_options(context, declared, cell, _NAIVE if naive else _NONE)
+        if chosen and data:
+            blocks.append(_cross(cell, [chosen, data, batch, tensor, recompute]))
+    return blocks
+
+
+def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: Sequence[int]) -> Grid:
+    """All candidates of a space.
+
+    Args:
+        context: model, cluster, training, runtime.
+        declared: axis -> column codes; axes that are absent take their default values.
+        num_devices: how many devices a candidate uses, each number a separate part of the space.
+
+    Returns:
+        A grid, possibly of no rows.
+    """
+    blocks: list[dict[str, IntColumn]] = []
+    for devices in num_devices:
+        for tensor in tensor_parallel_values(context, declared):
+            if devices % tensor:
+                continue
+            for pipeline in _pipeline_values(context, declared, devices // tensor):
+                cell = _Cell(tensor, pipeline, devices // (tensor * pipeline))
+                if cell.data in declared.get("data_parallel_size", (cell.data,)):
+                    blocks += _block(context, declared, cell)
+    names = (*_COLUMNS, "tensor_parallel_size", "pipeline_parallel_size")
+    empty = np.zeros(0, dtype=np.int64)
+    return Grid(**{name: np.concatenate([empty, *(block[name] for block in blocks)]) for name in names})

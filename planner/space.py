@@ -1,0 +1,163 @@
+"""Declare the space that is searched: what the user states, the defaults for the rest.
+
+A value stated with ``fix`` that breaks a rule by itself, or together with the other stated ones, is bad
+input; a space whose candidates all break rules or memory is an answer (`Infeasible`), not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.rules import RuleContext, divisors, evaluate
+from costmodel.specs import AxisValues, ClusterSpec, InputError, ModelSpec, RuntimeProfile, TrainingSpec
+from planner.axes import AXES, parse_layers, parse_values, require_axis
+from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
+
+_GRID_AXES = tuple(name for name in AXES if name not in {"num_devices_used", "data_parallel_size"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """A declared space.
+
+    ``declared``: axis -> column codes that the user stated; ``fixed``: the axes stated with one value.
+    ``num_devices``: numbers of devices a candidate may use. ``grid``: all candidates.
+    """
+
+    context: RuleContext
+    declared: Declared
+    fixed: frozenset[str]
+    num_devices: tuple[int, ...]
+    grid: Grid
+
+
+def declare_space(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    *,
+    fix: Mapping[str, str] | None = None,
+    allow: Mapping[str, str | Sequence[str]] | None = None,
+) -> Space:
+    """The space of candidate plans.
+
+    Args:
+        model: what is trained.
+        cluster: where.
+        training: batch, sequence, precision, optimizer.
+        runtime: what the framework supports.
+        fix: axis -> its one value, as a person writes it; ``layers_per_stage`` takes ``10,12,12,10``.
+        allow: axis -> its values, a list or comma-separated.
+
+    Raises:
+        InputError: for an unknown axis or value, an axis stated twice, or stated values that break a rule
+            by themselves.
+    """
+    declared, layers = _read_declared(fix or {}, allow or {})
+    fixed = frozenset(fix or {}) - {"layers_per_stage"}
+    context = RuleContext(model=model, cluster=cluster, training=training, runtime=runtime, layers_per_stage=layers)
+    _check_stated(context, {axis: declared[axis][0] for axis in fixed})
+    num_devices = _device_numbers(context, declared)
+    grid = enumerate_candidates(context, declared, num_devices)
+    return Space(context, declared, fixed, num_devices, grid)
+
+
+def describe_space(space: Space) -> tuple[AxisValues, ...]:
+    """The space axis by axis, as its candidates really hold it."""
+    columns = {name: getattr(space.grid, name) for name in _GRID_AXES}
+    values = [AxisValues(axis="num_devices_used", values=tuple(str(number) for number in space.num_devices))]
+    values += [
+        AxisValues(axis=name, values=tuple(AXES[name].show(int(code)) for code in np.unique(column)))
+        for name, column in columns.items()
+    ]
+    stages = space.context.layers_per_stage
+    split = "even split" if stages is None else ",".join(map(str, stages))
+    return (*values, AxisValues(axis="layers_per_stage", values=(split,)))
+
+
+def _read_declared(
+    fix: Mapping[str, str], allow: Mapping[str, str | Sequence[str]]
+) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...] | None]:
+    """Stated axes as column codes, and the stated layers per stage."""
+    declared: dict[str, tuple[int, ...]] = {}
+    layers = None
+    for name, text in fix.items():
+        if name in allow:
+            raise InputError(f"axis {name} is stated twice, with --fix and with --allow; state it once")
+        if name == "layers_per_stage":
+            layers = parse_layers(text)
+            continue
+        declared[name] = parse_values(name, text, "fix")
+        if len(declared[name]) != 1:
+            raise InputError(f"--fix {name}={text} lists several values; use --allow {name}={text}")
+    for name, words in allow.items():
+        require_axis(name, "allow")
+        if name == "layers_per_stage":
+            raise InputError("layers_per_stage takes one list: use --fix layers_per_stage=10,12,12,10")
+        declared[name] = parse_values(name, words if isinstance(words, str) else ",".join(words), "allow")
+    return declared, layers
+
+
+def _stated_row(stated: Mapping[str, int]) -> Grid:
+    """One row with the stated values and every other axis at its neutral value."""
+    row = {name: stated.get(name, AXES[name].neutral) for name in _GRID_AXES}
+    if "data_parallel_replicate_size" not in stated and "data_parallel_size" in stated:
+        row["data_parallel_replicate_size"] = max(1, stated["data_parallel_size"] // row["data_parallel_shard_size"])
+    return Grid(**{name: np.array([code], dtype=np.int64) for name, code in row.items()})
+
+
+def _check_stated(context: RuleContext, stated: Mapping[str, int]) -> None:
+    """Refuse stated values that break a rule whatever the other axes are."""
+    used, devices = stated.get("num_devices_used", 1), context.cluster.num_devices
+    if used > devices:
+        raise InputError(
+            f"num_devices_used is {used}, but {context.cluster.name} has {devices} devices; valid: 1 to {devices}"
+        )
+    _check_data_parallel(stated)
+    for outcome in evaluate(context, _stated_row(stated)):
+        axes = outcome.rule.stated_axes
+        if axes is not None and set(axes) <= set(stated) and not outcome.mask_ok[0]:
+            rejection = outcome.rejection(0)
+            raise InputError(f"{rejection.message}; {rejection.fix}")
+
+
+def _check_data_parallel(stated: Mapping[str, int]) -> None:
+    """data_parallel_size = replicate x shard, as far as they are stated."""
+    total = stated.get("data_parallel_size")
+    parts = [stated.get(f"data_parallel_{part}_size") for part in ("replicate", "shard")]
+    product = int(np.prod([part for part in parts if part is not None]))
+    if total is None or (total == product if None not in parts else total % product == 0):
+        return
+    raise InputError(
+        f"data_parallel_size {total} must equal data_parallel_replicate_size {parts[0] or 'free'} x "
+        f"data_parallel_shard_size {parts[1] or 'free'}; change one of them (divisors of {total}: "
+        f"{', '.join(map(str, divisors(total)))})"
+    )
+
+
+def _device_numbers(context: RuleContext, declared: Declared) -> tuple[int, ...]:
+    """All devices; where no candidate on all of them obeys the rules, the largest number on which one does."""
+    devices = context.cluster.num_devices
+    if "num_devices_used" in declared:
+        return tuple(number for number in declared["num_devices_used"] if number <= devices)
+    for number in (devices, *_smaller_products(context, declared)):
+        grid = enumerate_candidates(context, declared, [number])
+        if len(grid) and np.logical_and.reduce([outcome.mask_ok for outcome in evaluate(context, grid)]).any():
+            return (number,)
+    return (devices,)
+
+
+def _smaller_products(context: RuleContext, declared: Declared) -> list[int]:
+    """Products of sizes below the number of devices, largest first; data_parallel_size divides the batch."""
+    devices, batch = context.cluster.num_devices, context.training.global_batch_size
+    layers = range(1, context.model.num_hidden_layers + 1)
+    tensor = np.array(tensor_parallel_values(context, declared), dtype=np.int64)
+    pipeline = np.array(declared.get("pipeline_parallel_size", tuple(layers)), dtype=np.int64)
+    data = np.array(declared.get("data_parallel_size", tuple(divisors(batch))), dtype=np.int64)
+    products = np.unique(np.multiply.outer(np.multiply.outer(tensor, pipeline), data[data < devices]))
+    return [int(number) for number in products[products < devices][::-1]]

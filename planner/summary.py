@@ -1,0 +1,39 @@
+"""One line per plan, for tables and messages."""
+
+from __future__ import annotations
+
+from costmodel.runtimes.grid import RecomputeKind
+from costmodel.specs import ParallelConfig, Plan
+
+_RECOMPUTE = {"none": "no-recompute", "core_attention": "selective", "full": "full"}
+
+
+def summarize(plan: Plan) -> str:
+    """A plan in short form, such as ``tp8 pp16 dp8 (zero1) mb1 m192 1f1b full``."""
+    kinds = {stage.recompute.kind for stage in plan.stages}
+    kind: RecomputeKind = next(k for k in ("full", "core_attention", "none") if k in kinds)
+    text = summarize_parallel(plan.parallel, kind)
+    counts = [stage.num_layers for stage in plan.stages]
+    return text if max(counts) - min(counts) <= 1 else f"{text} layers {'/'.join(map(str, counts))}"
+
+
+def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> str:
+    """The same from the sizes alone; parts at their neutral value are left out."""
+    parts = [f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}", _data_parallel(parallel)]
+    if parallel.sequence_parallel:
+        parts[0] += "+sp"
+    parts += [f"mb{parallel.micro_batch_size}", f"m{parallel.num_micro_batches}"]
+    if parallel.pipeline_schedule == "interleaved_1f1b":
+        parts.append(f"interleaved v{parallel.num_model_chunks}")
+    elif parallel.pipeline_schedule != "none":
+        parts.append(parallel.pipeline_schedule)
+    return " ".join([*parts, _RECOMPUTE[recompute]])
+
+
+def _data_parallel(parallel: ParallelConfig) -> str:
+    replicate, shard = parallel.data_parallel_replicate_size, parallel.data_parallel_shard_size
+    if parallel.zero_stage == 0:
+        return f"dp{parallel.data_parallel_size}"
+    size = f"{replicate}x{shard}" if replicate > 1 else str(shard)
+    partition = parallel.hierarchical_partition_size
+    return f"dp{size} (zero{parallel.zero_stage}{f' hpz{partition}' if partition else ''})"
