@@ -1,0 +1,181 @@
+"""Seconds and bytes of collectives over the levels of a cluster: an alpha-beta model.
+
+A group is ``size`` devices at equal distances of ``stride`` device numbers. Level l joins units of u_l devices
+(u_0 = 1: devices, u_1: nodes, ...); g_l members of the group sit in one such unit, and a = active devices of the unit / g_l
+groups do the same at the same time. A ring enters and leaves every unit once per member (NCCL's rings), so
+
+    (1) rate of level l = link x max(1, ports / u_l) x g_l, at most link x ports / a, over oversubscription
+    (2) rate of the ring = the smallest rate of the levels that the group spans
+    (3) all-gather, reduce-scatter of S bytes in total:  (n - 1)/n S / rate + ring latency
+    (4) all-reduce:                                     2 (n - 1)/n S / rate + 2 min(ring, tree) latency
+    (5) broadcast:                                              S / rate + tree latency
+    (6) ring latency = sum over levels of (g_{l+1} / g_l - 1) hops;  tree latency: the same inside a node, log2 above
+        (double binary trees, NCCL 2.4)
+
+On ``cpu`` devices torch uses gloo, whose reduce-scatter is an all-reduce that keeps one part: it costs and sends
+as (4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from costmodel.compute import Column
+from costmodel.specs import ClusterSpec, LevelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Groups as columns: rate of the ring, one-way latencies, and the index of the slowest level they span."""
+
+    size: Column
+    bytes_per_second: Column
+    ring_latency_seconds: Column
+    tree_latency_seconds: Column
+    level: Column
+    gloo: bool
+
+    @property
+    def fraction(self) -> Column:
+        """(n - 1)/n."""
+        return (self.size - 1.0) / self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The levels of a cluster, innermost first: devices per unit that level l joins, link rate, ports, latency."""
+
+    unit: tuple[int, ...]
+    rate: tuple[float, ...]
+    ports: tuple[int, ...]
+    latency: tuple[float, ...]
+    names: tuple[str, ...]
+    gloo: bool
+
+
+def link_rate(level: LevelSpec) -> float:
+    """Bytes per second that large messages reach on one port: the measured rate, else efficiency x nominal."""
+    link = level.link
+    reached = link.measured_bytes_per_second or link.efficiency * link.nominal_bytes_per_second
+    return reached / level.oversubscription
+
+
+@lru_cache(maxsize=32)
+def _network(levels: tuple[LevelSpec, ...], gloo: bool) -> Network:
+    unit = [1]
+    for level in levels:
+        unit.append(unit[-1] * level.size)
+    return Network(
+        unit=tuple(unit),
+        rate=tuple(link_rate(level) for level in levels),
+        ports=tuple(level.ports for level in levels),
+        latency=tuple(level.link.latency_seconds for level in levels),
+        names=tuple(level.link.name for level in levels),
+        gloo=gloo,
+    )
+
+
+def network(cluster: ClusterSpec) -> Network:
+    """The network of a cluster; ``cpu`` devices talk through gloo."""
+    return _network(cluster.levels, cluster.device.kind == "cpu")
+
+
+def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Group:
+    """Groups of ``size`` members, ``stride`` device numbers apart, in jobs of ``devices`` devices; (1), (2) and (6).
+
+    A group that does not fit evenly into a unit is priced at its least favourable position.
+    """
+    extent = (size * stride).astype(np.int64)
+    rate = np.full(size.shape, np.inf)
+    level = np.zeros(size.shape)
+    ring, tree = np.zeros(size.shape), np.zeros(size.shape)
+    members = np.ones(size.shape)
+    for index, unit in enumerate(net.unit[:-1]):
+        inside = np.maximum(1.0, np.gcd(extent, net.unit[index + 1]) // np.maximum(stride, 1.0))
+        inside = size if index == len(net.unit) - 2 else np.minimum(inside, size)
+        units = np.maximum(1.0, np.ceil(inside / members))
+        concurrent = np.maximum(1.0, np.minimum(unit, devices) / members)
+        port = net.rate[index]
+        reached = np.minimum(port * max(1.0, net.ports[index] / unit) * members, port * net.ports[index] / concurrent)
+        slower = (units > 1) & (reached < rate)
+        rate = np.where(slower, reached, rate)
+        level = np.where(slower, float(index), level)
+        ring = ring + (units - 1.0) * net.latency[index]
+        tree = tree + (units - 1.0 if index == 0 else np.ceil(np.log2(units))) * net.latency[index]
+        members = np.maximum(inside, members)
+    return Group(
+        size=size,
+        bytes_per_second=rate,
+        ring_latency_seconds=ring,
+        tree_latency_seconds=tree,
+        level=level,
+        gloo=net.gloo,
+    )
+
+
+def all_gather_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
+    """All-gather of ``total_bytes`` (all calls, all shards together) in ``calls`` calls, equation (3)."""
+    return members.fraction * total_bytes / members.bytes_per_second + calls * members.ring_latency_seconds
+
+
+def all_reduce_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
+    """All-reduce of ``total_bytes`` in ``calls`` calls, equation (4)."""
+    latency = np.minimum(members.ring_latency_seconds, members.tree_latency_seconds)
+    return 2.0 * (members.fraction * total_bytes / members.bytes_per_second + calls * latency)
+
+
+def reduce_scatter_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
+    """Reduce-scatter of ``total_bytes`` in ``calls`` calls, equation (3); on gloo equation (4)."""
+    cost = all_reduce_seconds if members.gloo else all_gather_seconds
+    return cost(members, total_bytes, calls)
+
+
+def broadcast_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
+    """Broadcast of ``total_bytes`` in ``calls`` calls, equation (5)."""
+    apart = members.size > 1
+    return np.where(apart, total_bytes / members.bytes_per_second + calls * members.tree_latency_seconds, 0.0)
+
+
+def all_gather_bytes(members: Group, total_bytes: Column) -> Column:
+    """Bytes one rank sends in a ring all-gather."""
+    return members.fraction * total_bytes
+
+
+def all_reduce_bytes(members: Group, total_bytes: Column) -> Column:
+    """Bytes one rank sends in a ring all-reduce."""
+    return 2.0 * members.fraction * total_bytes
+
+
+def reduce_scatter_bytes(members: Group, total_bytes: Column) -> Column:
+    """Bytes one rank sends in a ring reduce-scatter (on gloo: in the all-reduce that stands for it)."""
+    return (2.0 if members.gloo else 1.0) * members.fraction * total_bytes
+
+
+def boundary_seconds(net: Network, *, message_bytes: Column, stride: Column, ranks: int) -> Column:
+    """Time to send ``message_bytes`` from pipeline rank r to r + 1 (the last column: back to rank 0).
+
+    All devices of a rank send at once. Below the level of a crossing, a rank's devices share the unit's ports.
+
+    Args:
+        net: the network.
+        message_bytes: bytes each device sends, a column [n].
+        stride: devices per pipeline rank, a column [n].
+        ranks: pipeline ranks.
+
+    Returns:
+        Seconds [n, ranks].
+    """
+    sender = np.arange(ranks)[None, :] * stride[:, None]
+    receiver = (np.arange(1, ranks + 1) % ranks)[None, :] * stride[:, None]
+    last = stride[:, None] - 1.0
+    seconds = np.zeros(sender.shape)
+    for index, unit in enumerate(net.unit[:-1]):
+        crosses = (sender // unit != receiver // unit) | ((sender + last) // unit != (receiver + last) // unit)
+        senders = np.minimum(stride, unit)[:, None]
+        reached = np.minimum(net.rate[index], net.rate[index] * net.ports[index] / senders)
+        cost = message_bytes[:, None] / reached + net.latency[index]
+        seconds = np.where(crosses, np.maximum(seconds, cost), seconds)
+    return seconds

@@ -1,0 +1,118 @@
+"""Seconds of one device's kernels, from a roofline whose ceilings are what kernels reach, not the data sheet's.
+
+    (1) matmul:  t = max((F + F_half) / (peak x max_fraction), bytes / (bandwidth x memory_fraction))
+    (2) stream:  t = bytes / (bandwidth x memory_fraction)
+    (3) fused attention: t = F / (peak x attention_fraction), F on the causal-halved scores
+    (4) smooth maximum: (a^s + b^s)^(1/s), between max(a, b) and a + b
+
+F_half / (peak x max_fraction) is the time a matrix multiplication loses to ramp-up and partly filled waves, so (1)
+reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (NumPy arrays of equal length, or scalars).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, InputError, Precision
+
+Column = NDArray[np.float64]
+
+ALIGNMENT_ELEMENTS = 8
+"""Tensor cores want 16-bit operands in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide)."""
+
+MISALIGNED_MATMUL_SLOWDOWN = 2.0
+"""A 50,257-wide head padded to 50,304 made the whole nanoGPT step (124M) about 25% faster; the head is 31% of its FLOP
+(karpathy/nanoGPT, README and data/openwebtext/prepare.py; the commit that pads the vocabulary)."""
+
+MISALIGNED_ATTENTION_SLOWDOWN = 8.0
+"""Batched score multiplications with a head size that is no multiple of 8: fitted on published Megatron-DeepSpeed runs
+that differ in the head size only (bigscience-workshop/bigscience, GPT-2 experiments on V100)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Ceilings of one device for one compute precision."""
+
+    flops_per_second: float
+    half_flops: float
+    attention_flops_per_second: float
+    bytes_per_second: float
+    launch_seconds: float
+    asynchronous: bool
+    element_bytes: int
+    needs_alignment: bool
+
+
+def roofline(device: DeviceSpec, precision: Precision) -> Roofline:
+    """The ceilings of ``device`` when it computes in ``precision``.
+
+    Raises:
+        InputError: when the device does not support the precision.
+    """
+    peak = device.peak_flops_per_second.get(precision)
+    if peak is None:
+        supported = ", ".join(device.peak_flops_per_second)
+        raise InputError(f"{device.name} cannot compute in {precision}; it supports: {supported}")
+    return Roofline(
+        flops_per_second=peak * device.gemm.max_fraction,
+        half_flops=device.gemm.half_flops,
+        attention_flops_per_second=peak * device.attention_fraction,
+        bytes_per_second=device.memory_bandwidth_bytes_per_second * device.memory_fraction,
+        launch_seconds=device.launch_seconds,
+        asynchronous=device.kind == "cuda",
+        element_bytes=BYTES_PER_ELEMENT[precision],
+        needs_alignment=device.kind == "cuda" and precision in ("bf16", "fp16"),
+    )
+
+
+def matmul_seconds(ceiling: Roofline, *, rows: Column, inner: Column, outer: Column) -> Column:
+    """Time of [rows, inner] x [inner, outer], equation (1).
+
+    A misaligned operand slows the arithmetic, not the traffic.
+
+    Args:
+        ceiling: the device.
+        rows: tokens, a column.
+        inner: contracted size, a column.
+        outer: output features, a column.
+
+    Returns:
+        Seconds, a column.
+    """
+    flops = 2.0 * rows * inner * outer
+    arithmetic = (flops + ceiling.half_flops) / ceiling.flops_per_second
+    arithmetic = arithmetic * _misalignment(ceiling, MISALIGNED_MATMUL_SLOWDOWN, inner, outer)
+    moved_bytes = (rows * inner + inner * outer + rows * outer) * ceiling.element_bytes
+    return np.maximum(arithmetic, moved_bytes / ceiling.bytes_per_second)
+
+
+def batched_matmul_seconds(ceiling: Roofline, *, batch: Column, length: float, head_dim: int) -> Column:
+    """Time of ``batch`` products [length, head_dim] x [head_dim, length] started as one kernel, equation (1)."""
+    flops = 2.0 * batch * length * length * head_dim
+    arithmetic = (flops + ceiling.half_flops) / ceiling.flops_per_second
+    arithmetic = arithmetic * _misalignment(ceiling, MISALIGNED_ATTENTION_SLOWDOWN, np.float64(head_dim))
+    moved_bytes = batch * (2.0 * length * head_dim + length * length) * ceiling.element_bytes
+    return np.maximum(arithmetic, moved_bytes / ceiling.bytes_per_second)
+
+
+def stream_seconds(ceiling: Roofline, moved_bytes: Column) -> Column:
+    """Time of kernels that only move bytes, equation (2)."""
+    return moved_bytes / ceiling.bytes_per_second
+
+
+def smooth_maximum(first: Column, second: Column, sharpness: float) -> Column:
+    """Equation (4): two limits that hide each other well but not perfectly near the crossover."""
+    larger = np.maximum(first, second)
+    smaller = np.minimum(first, second)
+    ratio = np.divide(smaller, larger, out=np.zeros_like(larger), where=larger > 0)
+    return np.asarray(larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness))
+
+
+def _misalignment(ceiling: Roofline, slowdown: float, *sizes: Column | np.float64) -> Column | float:
+    if not ceiling.needs_alignment:
+        return 1.0
+    aligned = np.logical_and.reduce([np.mod(size, ALIGNMENT_ELEMENTS) == 0 for size in sizes])
+    return np.where(aligned, 1.0, slowdown)
