@@ -1,0 +1,142 @@
+"""Everything of torch that is private or experimental, in one file.
+
+Pinned to torch 2.13.0: `replicate` on the fully_shard machinery, FSDP2's parameter groups, the checkpoint wrapper. When torch
+moves, this is the file to read again; the rest of the executor uses public interfaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import torch
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor import DTensor
+
+__all__ = [
+    "checkpoint_layer",
+    "clean_name",
+    "gradient_tensors",
+    "local_tensor",
+    "materialise",
+    "on_first_reduction",
+    "parameter_tensors",
+    "replicate",
+    "set_timeouts",
+    "sharded_dims",
+]
+
+_CHECKPOINT_PREFIX = "_checkpoint_wrapped_module."
+
+
+def checkpoint_layer(layer: nn.Module) -> nn.Module:
+    """The layer, recomputed from its input in backward. Nothing is random (dropout is 0), so no RNG state is kept."""
+    return checkpoint_wrapper(layer, preserve_rng_state=False)
+
+
+def clean_name(name: str) -> str:
+    """A fully qualified name without the checkpoint wrapper's part."""
+    return name.replace(_CHECKPOINT_PREFIX, "")
+
+
+def sharded_dims(tensor: torch.Tensor) -> dict[str, int]:
+    """Mesh axis -> tensor dim it cuts; empty for a plain tensor.
+
+    `fully_shard` of a dim that tensor parallelism has cut already is a private `_StridedShard`, which like `Shard`
+    has a ``dim``.
+    """
+    if not isinstance(tensor, DTensor):
+        return {}
+    names = tensor.device_mesh.mesh_dim_names
+    assert names is not None  # the mesh is built with names
+    return {
+        name: placement.dim
+        for name, placement in zip(names, tensor.placements, strict=True)
+        if not placement.is_replicate() and not placement.is_partial()
+    }
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor, sharing its storage, outside autograd."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def materialise(module: nn.Module, device: torch.device) -> None:
+    """Give meta parameters memory on ``device``, uninitialised; `fully_shard`'s shards with their padding rows."""
+    module.to_empty(device=device)
+    for group in parameter_groups(module):
+        for parameter in group.fsdp_params:
+            parameter.reset_sharded_param()
+
+
+def parameter_groups(module: nn.Module) -> Iterator[FSDPParamGroup]:
+    """The groups of parameters that `fully_shard` and `replicate` communicate together."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            yield from part._get_fsdp_state()._fsdp_param_groups
+
+
+def on_first_reduction(module: nn.Module, callback: Callable[[], None]) -> None:
+    """Call ``callback`` immediately before each gradient reduction of a group, while its gradients are still whole."""
+
+    def watch(group: FSDPParamGroup) -> None:
+        original = group.post_backward
+
+        def post_backward(*unused: object) -> None:
+            if group.reduce_grads and _has_gradients(group):
+                callback()
+            original(*unused)
+
+        group.post_backward = post_backward
+
+    for group in parameter_groups(module):
+        watch(group)
+
+
+def _has_gradients(group: FSDPParamGroup) -> bool:
+    return any(
+        parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None
+        for parameter in group.fsdp_params
+        if hasattr(parameter, "_unsharded_param")
+    )
+
+
+def parameter_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Plain tensors of the parameters that live between steps: `fully_shard`'s padded shards, else the local tensors.
+
+    Gathered copies and hpZ's second shards are working memory, not parameters.
+    """
+    managed: set[int] = set()
+    for group in parameter_groups(module):
+        for parameter in group.fsdp_params:
+            managed.update((id(parameter.sharded_param), id(getattr(parameter, "_unsharded_param", None))))
+            yield parameter._sharded_param_data
+    for plain in module.parameters():
+        if id(plain) not in managed:
+            yield local_tensor(plain)
+
+
+def gradient_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Plain tensors of all gradients held: sharded ones, whole ones waiting for their reduction, partly reduced ones."""
+    held: list[torch.Tensor | None] = []
+    for group in parameter_groups(module):
+        held.append(group._partial_reduce_output)
+        for parameter in group.fsdp_params:
+            held.append(parameter.sharded_param.grad)
+            held.append(parameter.unsharded_accumulated_grad)
+            held.append(getattr(getattr(parameter, "_unsharded_param", None), "grad", None))
+    held.extend(parameter.grad for parameter in module.parameters())
+    yield from (local_tensor(gradient) for gradient in held if gradient is not None)
+
+
+def set_timeouts(seconds: float) -> None:
+    """Give every process group this timeout: groups made from a mesh otherwise wait for 10 to 30 minutes."""
+    for group in list(distributed_c10d._world.pg_map):
+        if not distributed_c10d._rank_not_in_group(group):
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)

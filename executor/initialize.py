@@ -1,0 +1,123 @@
+"""First values of the weights: random by name, or read from a folder of safetensors.
+
+Every value depends on (seed, fully qualified name, shape) alone, so all plans start from the same weights. A tensor is drawn
+on the CPU in float32, in blocks of rows that each have their own generator, and a process draws only the blocks it holds
+part of: no process ever holds the whole model.
+
+The distribution is Hugging Face's: normal with the config's ``initializer_range`` for matrices (divided by sqrt(2 layers)
+for GPT-2's two projections onto the residual stream), ones for norms, zeros for biases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import safe_open
+
+from costmodel.specs import InputError
+from executor.adapter import local_tensor
+from executor.gpt2_tensor_parallel import is_fused, to_tensor_parallel_order
+from executor.sharding import parameter_slices
+
+_BLOCK_ELEMENTS = 1 << 22
+
+
+class WeightSource(Protocol):
+    """Something that has a value for every element of every parameter."""
+
+    def rows(self, name: str, shape: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
+        """Rows ``start`` to ``stop`` (exclusive) along dim 0 of the whole tensor ``name``, on the CPU."""
+        ...
+
+
+class RandomWeights:
+    """Seeded values by name and shape."""
+
+    def __init__(self, seed: int, config: Any) -> None:
+        self.seed = seed
+        self.spread = float(config.initializer_range)
+        self.residual_spread = self.spread
+        if config.model_type == "gpt2":
+            self.residual_spread = self.spread / math.sqrt(2 * config.num_hidden_layers)
+
+    def rows(self, name: str, shape: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
+        """See `WeightSource`."""
+        if len(shape) == 1:
+            return torch.full((stop - start,), 0.0 if name.endswith("bias") else 1.0)
+        result = torch.empty((stop - start, *shape[1:]))
+        step = max(1, _BLOCK_ELEMENTS // math.prod(shape[1:]))
+        for low in range(start // step * step, stop, step):
+            high = min(low + step, shape[0])
+            block = self._draw(f"{self.seed}:{name}:{low}", (high - low, *shape[1:]), name)
+            first, last = max(low, start), min(high, stop)
+            result[first - start : last - start] = block[first - low : last - low]
+        return result
+
+    def _draw(self, key: str, shape: tuple[int, ...], name: str) -> torch.Tensor:
+        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+        spread = self.residual_spread if name.endswith("c_proj.weight") else self.spread
+        return torch.empty(shape).normal_(0.0, spread, generator=generator)
+
+
+class SafetensorsWeights:
+    """Values read from ``*.safetensors`` in a model folder, only the rows that are asked for.
+
+    Raises:
+        InputError: when the folder has no such files, a tensor is missing, or its shape is not the model's.
+    """
+
+    def __init__(self, folder: str, *, base: str) -> None:
+        self.folder, self.base = folder, base
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}
+        for path in sorted(Path(folder).glob("*.safetensors")):
+            try:
+                file = self._stack.enter_context(safe_open(path, framework="pt"))
+            except Exception as error:
+                raise InputError(f"weights file {path} cannot be read: {error}") from error
+            self._files.update(dict.fromkeys(file.keys(), file))
+        if not self._files:
+            raise InputError(f"weights folder {folder} holds no *.safetensors file; give a folder that does")
+
+    def rows(self, name: str, shape: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
+        """See `WeightSource`. A checkpoint of the bare model lacks the base's prefix; both spellings are read."""
+        found = next((key for key in (name, name.removeprefix(f"{self.base}.")) if key in self._files), None)
+        if found is None:
+            raise InputError(f"weights folder {self.folder} lacks the tensor {name}")
+        part = self._files[found].get_slice(found)
+        if tuple(part.get_shape()) != shape:
+            raise InputError(f"weight {name} has shape {list(part.get_shape())}; the model needs {list(shape)}")
+        values: torch.Tensor = part[start:stop]
+        return values
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()
+
+
+@torch.no_grad()
+def fill_parameters(
+    parameters: Iterable[tuple[str, torch.nn.Parameter]],
+    source: WeightSource,
+    *,
+    sizes: dict[str, int],
+    coordinates: dict[str, int],
+) -> None:
+    """Write this process's part of every named parameter from ``source``, in place."""
+    for name, parameter in parameters:
+        shape = tuple(parameter.shape)
+        slices, _ = parameter_slices(parameter, sizes=sizes, coordinates=coordinates)
+        fused = is_fused(name) and sizes["tp"] > 1
+        rows = slice(0, shape[0]) if fused and len(shape) == 1 else slices[0]
+        values = source.rows(name, shape, rows.start, rows.stop)
+        if fused:
+            values = to_tensor_parallel_order(values, dim=len(shape) - 1, size=sizes["tp"])
+        rest = slices if rows != slices[0] else (slice(None), *slices[1:])
+        local_tensor(parameter).copy_(values[rest])

@@ -1,0 +1,86 @@
+"""The grid of processes a plan runs on: one process per device, one mesh axis per kind of parallelism.
+
+Axes run outer to inner: pp, dp_replicate, dp_shard, tp, so tensor-parallel peers are neighbouring ranks (one node) and
+pipeline peers are the farthest apart. Axes of size 1 are kept: the wrappers need them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from costmodel.specs import DEFAULT_AXIS_ORDER, InputError, ParallelConfig, Plan
+
+MESH_AXES = ("pp", "dp_replicate", "dp_shard", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The device mesh of a plan and this process's place in it."""
+
+    device_mesh: DeviceMesh
+    sizes: dict[str, int]
+    coordinates: dict[str, int]
+
+    def __getitem__(self, axes: str | tuple[str, ...]) -> DeviceMesh:
+        """The submesh of one or several axes that this process belongs to."""
+        return self.device_mesh[axes]
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """Which share of the global batch this process sees."""
+        return self.coordinates["dp_replicate"] * self.sizes["dp_shard"] + self.coordinates["dp_shard"]
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of different shares of the global batch."""
+        return self.sizes["dp_replicate"] * self.sizes["dp_shard"]
+
+    def pipeline_ranks(self) -> list[int]:
+        """Global ranks of this process's pipeline, first stage to last."""
+        return dist.get_process_group_ranks(self.device_mesh.get_group("pp"))
+
+
+def axis_sizes(parallel: ParallelConfig) -> dict[str, int]:
+    """Size of every mesh axis, outer to inner."""
+    return {
+        "pp": parallel.pipeline_parallel_size,
+        "dp_replicate": parallel.data_parallel_replicate_size,
+        "dp_shard": parallel.data_parallel_shard_size,
+        "tp": parallel.tensor_parallel_size,
+    }
+
+
+def build_mesh(plan: Plan, device: torch.device) -> Mesh:
+    """The mesh of ``plan``; every process of the group must call it.
+
+    A plan for one device needs no process group: one with a single member is made.
+
+    Raises:
+        InputError: when the number of processes is not the plan's, or the axis order is not the default.
+    """
+    if plan.axis_order != DEFAULT_AXIS_ORDER:
+        raise InputError(
+            f"axis_order {', '.join(plan.axis_order)} cannot be run by the executor; "
+            f"needed is {', '.join(DEFAULT_AXIS_ORDER)}"
+        )
+    if not dist.is_initialized() and plan.num_devices_used == 1:
+        dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
+    found = dist.get_world_size() if dist.is_initialized() else 1
+    if found != plan.num_devices_used:
+        raise InputError(
+            f"the plan uses {plan.num_devices_used} devices, one process each, but {found} processes were started; "
+            f"start {plan.num_devices_used}"
+        )
+    sizes = axis_sizes(plan.parallel)
+    device_mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=MESH_AXES)
+    coordinates = device_mesh.get_coordinate()
+    assert coordinates is not None  # every process of the group is in the mesh
+    return Mesh(device_mesh, sizes, dict(zip(MESH_AXES, coordinates, strict=True)))
+
+
+def _backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"

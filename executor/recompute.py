@@ -1,0 +1,65 @@
+"""What a stage recomputes in backward.
+
+``full`` wraps every layer: only its input is kept. ``core_attention`` recomputes the attention function alone, softmax(Q K^T)
+V, keeping queries, keys and values (selective recomputation, arXiv 2205.05198, section 5). The attention functions are
+registered with `transformers`, whose layers look them up by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from costmodel.specs import RecomputeSpec
+from executor.adapter import checkpoint_layer
+
+AttentionOutput = tuple[torch.Tensor, None]
+
+
+def fused_attention(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
+    """Attention by the fastest fused kernel of the device; no score matrix in memory."""
+    return sdpa_attention_forward(module, *inputs, **options)
+
+
+def unfused_attention(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
+    """Attention that materialises the score matrix [micro batch, heads, sequence, sequence]."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return sdpa_attention_forward(module, *inputs, **options)
+
+
+def fused_attention_recomputed(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
+    """`fused_attention`, run again in backward."""
+    return checkpoint(fused_attention, module, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+def unfused_attention_recomputed(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
+    """`unfused_attention`, run again in backward."""
+    return checkpoint(unfused_attention, module, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+_ATTENTION = {
+    ("fused", False): ("meshwright_fused", fused_attention),
+    ("unfused", False): ("meshwright_unfused", unfused_attention),
+    ("fused", True): ("meshwright_fused_recomputed", fused_attention_recomputed),
+    ("unfused", True): ("meshwright_unfused_recomputed", unfused_attention_recomputed),
+}
+for _name, _function in _ATTENTION.values():
+    AttentionInterface.register(_name, _function)
+
+
+def attention_name(kind: str, implementation: str) -> str:
+    """The registered attention function for a recompute kind and an attention implementation."""
+    return _ATTENTION[implementation, kind == "core_attention"][0]
+
+
+def recompute_layers(layers: nn.ModuleDict, recompute: RecomputeSpec) -> None:
+    """Wrap every layer in place when the whole layer is recomputed."""
+    if recompute.kind == "full":
+        for index in list(layers):
+            layers[index] = checkpoint_layer(layers[index])

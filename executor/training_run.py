@@ -1,0 +1,203 @@
+"""A plan turned into modules that train: build, shard, initialise, step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from costmodel.runtimes.rules import check
+from costmodel.specs import InputError, Plan
+from executor.adapter import clean_name, gradient_tensors, local_tensor, on_first_reduction, parameter_tensors
+from executor.clip import scale_gradients, squared_norm
+from executor.data_parallel import prepare_micro_batch, wrap_data_parallel
+from executor.hf_models import Stage
+from executor.initialize import RandomWeights, SafetensorsWeights, fill_parameters
+from executor.loss import loss_context
+from executor.mesh import build_mesh
+from executor.optimizer import build_optimizer
+from executor.recompute import recompute_layers
+from executor.sharding import parameter_slices
+from executor.state import gather_state
+
+Hook = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """``loss``: mean over all tokens of the global batch, the same on every process.
+
+    ``grad_norm``: over the whole model before clipping; None when the plan does not clip.
+    """
+
+    loss: float
+    grad_norm: float | None
+
+
+class TrainingRun:
+    """One process's part of a training run.
+
+    Attributes:
+        before_reduction: called once per step, in the last micro batch's backward immediately before the first gradient
+            reduction (right after that backward where nothing is reduced).
+        after_optimizer: called once per step after ``optimizer.step()`` and before gradients are cleared.
+        optimizer: over this process's parameters.
+
+    Raises:
+        InputError: when the plan breaks a rule, is for another runtime, or the number of processes is not the plan's.
+    """
+
+    def __init__(self, plan: Plan, *, device: torch.device, seed: int | None = None) -> None:
+        check_plan(plan)
+        self.plan, self.device = plan, device
+        self.before_reduction: Hook | None = None
+        self.after_optimizer: Hook | None = None
+        self._reduction_awaited = False
+        self.mesh = build_mesh(plan, device)
+        own = [stage for stage in plan.stages if stage.rank == self.mesh.coordinates["pp"]]
+        self.stages = [Stage(plan, stage) for stage in own]
+        for stage in self.stages:
+            self._lay_out(stage)
+        self._initialize(plan.training.seed if seed is None else seed)
+        self.optimizer = build_optimizer((parameter for _, parameter in self._parameters()), plan.training.optimizer)
+
+    def _lay_out(self, stage: Stage) -> None:
+        recompute_layers(stage.layers, stage.spec.recompute)
+        wrap_data_parallel(stage, self.plan, self.mesh)
+        stage.materialise(self.device)
+        on_first_reduction(stage, self._notify_reduction)
+
+    def _initialize(self, seed: int) -> None:
+        stage, folder = self.stages[0], self.plan.model.weights_path
+        source = (
+            RandomWeights(seed, stage.config) if folder is None else SafetensorsWeights(folder, base=stage.names.base)
+        )
+        fill_parameters(self._parameters(), source, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
+        if isinstance(source, SafetensorsWeights):
+            source.close()
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for stage in self.stages:
+            for name, parameter in stage.named_parameters():
+                yield clean_name(name), parameter
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """Which share of the global batch this process sees."""
+        return self.mesh.data_parallel_rank
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of shares of the global batch."""
+        return self.mesh.data_parallel_size
+
+    def named_local_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Fully qualified names and this process's plain tensors (views, no copies)."""
+        for name, parameter in self._parameters():
+            yield name, local_tensor(parameter)
+
+    def parameter_tensors(self) -> Iterator[torch.Tensor]:
+        """Plain tensors of the parameters that live between steps; padding included in their storages."""
+        for stage in self.stages:
+            yield from parameter_tensors(stage)
+
+    def gradient_tensors(self) -> Iterator[torch.Tensor]:
+        """Plain tensors of every gradient held now, reduced or not."""
+        for stage in self.stages:
+            yield from gradient_tensors(stage)
+
+    def optimizer_state_tensors(self) -> Iterator[torch.Tensor]:
+        """Plain tensors of the optimizer's state, scalars included; none before the first step."""
+        for state in self.optimizer.state.values():
+            yield from (local_tensor(value) for value in state.values() if isinstance(value, torch.Tensor))
+
+    def step(self, batch: torch.Tensor) -> StepResult:
+        """One optimizer step.
+
+        Args:
+            batch: token ids [global batch / data-parallel size, sequence + 1], this process's share.
+
+        Raises:
+            InputError: when the batch has another shape.
+        """
+        inputs, targets = self._split_batch(batch)
+        self._reduction_awaited = self.before_reduction is not None
+        with loss_context(self.plan.parallel.loss_parallel):
+            loss = self._forward_backward(inputs, targets)
+        self._notify_reduction()
+        result = self._clip(loss)
+        self.optimizer.step()
+        if self.after_optimizer is not None:
+            self.after_optimizer()
+        self.optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        """Whole tensors by fully qualified name, on the CPU, on global rank 0; an empty dict elsewhere. All must call."""
+        return gather_state(self._parameters(), self.mesh)
+
+    def _split_batch(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parallel, training = self.plan.parallel, self.plan.training
+        needed = (parallel.micro_batch_size * parallel.num_micro_batches, training.sequence_length + 1)
+        if tuple(batch.shape) != needed:
+            raise InputError(f"the batch of one process has shape {list(batch.shape)}; needed is {list(needed)}")
+        batch = batch.to(self.device)
+        return batch[:, :-1], batch[:, 1:]
+
+    def _forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        stage, parallel = self.stages[0], self.plan.parallel
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        pieces = zip(inputs.split(parallel.micro_batch_size), targets.split(parallel.micro_batch_size), strict=True)
+        for index, (tokens, wanted) in enumerate(pieces):
+            last = index == parallel.num_micro_batches - 1
+            prepare_micro_batch(stage, parallel, last=last)
+            loss = stage(tokens, wanted)
+            self._last_micro_batch = last
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _notify_reduction(self) -> None:
+        if self._reduction_awaited and self._last_micro_batch:
+            self._reduction_awaited = False
+            assert self.before_reduction is not None
+            self.before_reduction()
+
+    @torch.no_grad()
+    def _clip(self, loss: torch.Tensor) -> StepResult:
+        """Clip, and make the loss global; both need sums over all processes, so they share one all-reduce."""
+        gradients, owned = [], []
+        for _, parameter in self._parameters():
+            assert parameter.grad is not None
+            gradients.append(local_tensor(parameter.grad))
+            slices, counted = parameter_slices(parameter, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
+            if counted:
+                owned.append(gradients[-1])
+        limit = self.plan.training.optimizer.max_grad_norm
+        squares = torch.zeros_like(loss) if limit is None else squared_norm(owned, self.device)
+        sums = torch.stack([loss / self.data_parallel_size, squares])
+        if dist.is_initialized():
+            dist.all_reduce(sums)
+        if limit is None:
+            return StepResult(sums[0].item(), None)
+        norm = sums[1].sqrt()
+        scale_gradients(gradients, norm, limit)
+        return StepResult(sums[0].item(), norm.item())
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse what cannot be run exactly.
+
+    Raises:
+        InputError: naming every broken rule.
+    """
+    if plan.runtime.name != "torch":
+        raise InputError(f"the plan is for runtime {plan.runtime.name}; the executor runs plans for runtime torch")
+    if plan.training.precision.compute == "fp16":
+        raise InputError("precision fp16 needs dynamic loss scaling, which run does not have; use bf16 or fp32")
+    broken = check(plan)
+    if broken:
+        raise InputError("the plan cannot be run: " + "; ".join(f"{r.rule}: {r.message} ({r.fix})" for r in broken))

@@ -1,0 +1,115 @@
+"""Runs plans on real processes and compares them with one plain process.
+
+A pool of processes is started once (fork server with torch imported) and runs one job after another, each with its own process
+group on its own file store. The reference is a plain `transformers` model: same initial values, whole global batch, mean
+loss, torch's own clipping and optimizer. The comparison runs inside the pool, so the test process needs no torch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+JOB_TIMEOUT_SECONDS = 150
+GROUP_TIMEOUT_SECONDS = 60
+_CONSEQUENCES = ("Connection closed by peer", "Connection reset", "Broken pipe", "timed out", "Timed out")
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a run is from the reference."""
+
+    num_compared: int
+    num_parameters: int
+    loss_difference: float
+    weight_difference: float
+    worst_weight: str
+    losses: list[float]
+    grad_norms: list[float | None]
+    clipped_steps: int
+    hook_calls: list[str]
+
+
+class Pool:
+    """``size`` persistent processes; after a failure they are replaced."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["executor_worker"])
+        self.workers: list[tuple[Any, Connection]] = []
+
+    def run(self, world_size: int, job: dict[str, Any]) -> Any:
+        """Run one job on ranks 0 to ``world_size`` - 1 and return rank 0's answer."""
+        self._start()
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(world_size):
+                place = {"rank": rank, "world_size": world_size, "store": str(Path(folder) / "store")}
+                self.workers[rank][1].send({**job, **place})
+            answers = self._collect(world_size)
+        errors = [text for kind, text in answers.values() if kind == "error"]
+        if len(answers) < world_size:
+            errors.append(f"no answer from ranks {sorted(set(range(world_size)) - set(answers))}")
+        if errors:
+            self.stop()
+            causes = [text for text in errors if not any(mark in text for mark in _CONSEQUENCES)]
+            raise AssertionError((causes or errors)[0])
+        return answers[0][1]
+
+    def _collect(self, world_size: int) -> dict[int, tuple[str, Any]]:
+        pending = {self.workers[rank][1]: rank for rank in range(world_size)}
+        answers: dict[int, tuple[str, Any]] = {}
+        while pending:
+            failed = any(kind == "error" for kind, _ in answers.values())
+            ready = wait(list(pending), timeout=2 if failed else JOB_TIMEOUT_SECONDS)
+            if not ready:
+                break
+            for connection in ready:
+                rank = pending.pop(connection)
+                try:
+                    answers[rank] = connection.recv()
+                except EOFError:
+                    answers[rank] = ("error", f"rank {rank} died")
+        return answers
+
+    def _start(self) -> None:
+        if self.workers:
+            return
+        for _ in range(self.size):
+            ours, theirs = self.context.Pipe()
+            process = self.context.Process(target=serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self.workers.append((process, ours))
+
+    def stop(self) -> None:
+        """Kill the processes; the next job starts new ones."""
+        for process, connection in self.workers:
+            connection.close()
+            process.kill()
+            process.join()
+        self.workers = []
+
+
+def serve(connection: Connection) -> None:
+    """A pool process: answer jobs until the pipe closes."""
+    import executor_worker
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = ("ok", executor_worker.handle(job, timedelta(seconds=GROUP_TIMEOUT_SECONDS)))
+        except BaseException:
+            answer = ("error", f"rank {job['rank']}:\n{traceback.format_exc()}")
+        connection.send(answer)

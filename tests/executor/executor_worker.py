@@ -1,0 +1,119 @@
+"""What a pool process does: train a plan, train the reference, compare."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from executor_harness import Parity
+from transformers import AutoModelForCausalLM
+
+from costmodel.specs import ModelSpec, Plan, TrainingSpec
+from executor.hf_models import build_config
+from executor.initialize import RandomWeights
+from executor.training_run import TrainingRun
+
+STEPS = 3
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+
+
+def handle(job: dict[str, Any], timeout: timedelta) -> Any:
+    """Run one job inside its own process group."""
+    store = dist.FileStore(job["store"], job["world_size"])
+    plan = Plan.model_validate_json(job["plan"])
+    if job["kind"] == "parity" and job["rank"] == 0:
+        reference(plan.model.model_dump_json(), plan.training.model_dump_json())
+    dist.init_process_group("gloo", store=store, rank=job["rank"], world_size=job["world_size"], timeout=timeout)
+    try:
+        return _JOBS[job["kind"]](plan, job)
+    finally:
+        dist.destroy_process_group()
+
+
+def tokens(training: TrainingSpec, vocab_size: int, step: int) -> torch.Tensor:
+    """The global batch of one step, [global batch, sequence + 1]."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    return torch.randint(vocab_size, (training.global_batch_size, training.sequence_length + 1), generator=generator)
+
+
+def own_share(batch: torch.Tensor, run: TrainingRun) -> torch.Tensor:
+    """The rows of the global batch that one process trains on."""
+    return batch.chunk(run.data_parallel_size)[run.data_parallel_rank]
+
+
+def plain_model(model: ModelSpec, training: TrainingSpec) -> torch.nn.Module:
+    """The whole model in one process, as `transformers` builds it, with the executor's initial values."""
+    dtype = {"fp64": torch.float64, "fp32": torch.float32}[training.precision.parameter]
+    config = build_config(model)
+    plain = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").train()
+    weights = RandomWeights(training.seed, config)
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(weights.rows(name, tuple(parameter.shape), 0, parameter.shape[0]))
+    return plain
+
+
+@lru_cache(maxsize=64)
+def reference(model_json: str, training_json: str) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    """Losses, gradient norms and final weights of the plain model after `STEPS` steps on whole batches."""
+    model, training = ModelSpec.model_validate_json(model_json), TrainingSpec.model_validate_json(training_json)
+    plain, spec = plain_model(model, training), training.optimizer
+    optimizer: torch.optim.Optimizer
+    if spec.name == "adamw":
+        optimizer = torch.optim.AdamW(
+            plain.parameters(), lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon,
+            weight_decay=spec.weight_decay, foreach=False,
+        )  # fmt: skip
+    else:
+        optimizer = torch.optim.SGD(
+            plain.parameters(), lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay,
+            foreach=False,
+        )  # fmt: skip
+    losses, norms = [], []
+    for step in range(STEPS):
+        batch = tokens(training, model.vocab_size, step)
+        logits = plain(input_ids=batch[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        limit = spec.max_grad_norm if spec.max_grad_norm is not None else float("inf")
+        norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), limit).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, norms, {name: parameter.detach() for name, parameter in plain.named_parameters()}
+
+
+def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
+    """Train the plan and compare losses and every weight with the reference; rank 0 answers."""
+    run = TrainingRun(plan, device=torch.device("cpu"))
+    calls: list[str] = []
+    run.before_reduction = lambda: calls.append("before_reduction")
+    run.after_optimizer = lambda: calls.append("after_optimizer")
+    results = [run.step(own_share(tokens(plan.training, plan.model.vocab_size, step), run)) for step in range(STEPS)]
+    state = run.full_state()
+    if job["rank"] != 0:
+        return None
+    losses, norms, weights = reference(plan.model.model_dump_json(), plan.training.model_dump_json())
+    differences = {name: (state[name] - weights[name]).abs().max().item() for name in weights if name in state}
+    limit = plan.training.optimizer.max_grad_norm
+    worst = max(differences, key=differences.__getitem__)
+    return Parity(
+        num_compared=len(differences),
+        num_parameters=len(weights) if state.keys() == weights.keys() else -1,
+        loss_difference=max(abs(result.loss - wanted) for result, wanted in zip(results, losses, strict=True)),
+        weight_difference=differences[worst],
+        worst_weight=worst,
+        losses=[result.loss for result in results],
+        grad_norms=[result.grad_norm for result in results],
+        clipped_steps=sum(norm > (limit or float("inf")) for norm in norms),
+        hook_calls=calls,
+    )
+
+
+_JOBS = {"parity": parity}
