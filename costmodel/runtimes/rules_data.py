@@ -22,11 +22,12 @@ def _explain_divisible(context: RuleContext, grid: Grid, row: int) -> Finding:
     micro, count = int(grid.micro_batch_size[row]), int(grid.num_micro_batches[row])
     data, batch = int(grid.data_parallel_size[row]), context.training.global_batch_size
     sizes = {"micro_batch_size": micro, "num_micro_batches": count, "data_parallel_size": data}
-    factors = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    factors = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     product, valid = micro * count * data, listed(divisors(batch))
+    by = " x ".join(factors) + (f" = {product}" if len(factors) > 1 else "")
     nearest = max(1, round(batch / product)) * product
     return Finding(
-        f"global_batch_size {batch} is not divisible by {factors} = {product}; valid products: {valid}",
+        f"global_batch_size {batch} is not divisible by {by}; valid products: {valid}",
         f"set global_batch_size to {nearest}, or choose sizes whose product is one of {valid}",
         {"global_batch_size": batch, "product": product, "valid": valid},
     )
