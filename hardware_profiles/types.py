@@ -131,3 +131,30 @@ class ClusterSpec(Spec):
         for level in self.levels:
             total *= level.size
         return total
+
+
+class NodeSpec(Spec):
+    """One kind of node: ``size`` devices on ``link``, the host they share and the way out of the node.
+
+    ``network`` is the name of the profile of one NIC port; ``ports`` the number of such ports that carry
+    training traffic. Numbers are those of the full node; a cluster of partial nodes gets a share.
+    """
+
+    name: str
+    description: str
+    size: PositiveInt
+    link: LinkSpec
+    network: str
+    ports: PositiveInt
+    host: HostSpec
+    nvme: NvmeSpec | None = None
+    sources: dict[str, str] = {}
+
+
+class NetworkSpec(Spec):
+    """The link of one NIC port into the network between nodes."""
+
+    name: str
+    description: str
+    link: LinkSpec
+    sources: dict[str, str] = {}
