@@ -43,8 +43,9 @@ class GlobalBatches:
         self.num_sequences = max(len(tokens) - 1, 0) // sequence_length
         if self.num_sequences < global_batch_size:
             raise InputError(
-                f"the data hold {len(tokens):,} tokens = {self.num_sequences:,} sequences of {sequence_length:,}; one global batch "
-                f"needs {global_batch_size:,} sequences = {global_batch_size * sequence_length + 1:,} tokens: "
+                f"the data hold {len(tokens):,} tokens = {self.num_sequences:,} sequences of {sequence_length:,}; "
+                f"one global batch needs {global_batch_size:,} sequences = "
+                f"{global_batch_size * sequence_length + 1:,} tokens: "
                 "give more text, or a smaller sequence_length or global_batch_size"
             )
         self.num_batches_per_pass = self.num_sequences // global_batch_size

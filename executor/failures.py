@@ -8,16 +8,17 @@ without a word, and `root_cause` picks the one to tell.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from costmodel.specs import ExecutionError, InputError
 
-Kind = Literal["input", "failure", "peer", "killed"]
+Kind = Literal["input", "failure", "killed", "peer", "stopped"]
 
 _LOST_PEER = (
     "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "socket closed",
@@ -25,10 +26,17 @@ _LOST_PEER = (
     "failed to recv", "failed to send",
 )  # fmt: skip
 
+# Communication libraries put the place in their own source first: "[/…/gloo/transport/tcp/pair.cc:144] Connection closed".
+_SOURCE_PLACE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended one process. ``peer``: it only lost another process or waited for it in vain."""
+    """What ended one process.
+
+    ``peer``: it only lost another process or waited for it in vain. ``stopped``: it was asked to end, as the agent does
+    with the processes that are left when one has failed.
+    """
 
     rank: int
     kind: Kind
@@ -44,13 +52,17 @@ def describe(error: BaseException, rank: int) -> Failure:
     """The failure that an exception means."""
     details = "".join(traceback.format_exception(error))
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    message = lines[0] if lines else ""
+    message = _SOURCE_PLACE.sub("", lines[0]) if lines else ""
     if isinstance(error, InputError):
         return Failure(rank, "input", str(error), details, time.time())
     # The text of a lost connection comes from many layers, under RuntimeError as under torch's own classes.
     peer = isinstance(error, RuntimeError | OSError) and any(sign in str(error).lower() for sign in _LOST_PEER)
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return Failure(rank, "peer" if peer else "failure", cause, details, time.time())
+    if peer:
+        return Failure(
+            rank, "peer", f"another process was lost or kept it waiting too long ({cause})", details, time.time()
+        )
+    return Failure(rank, "failure", cause, details, time.time())
 
 
 def describe_exit(rank: int, exit_code: int, when: float) -> Failure:
@@ -62,7 +74,8 @@ def describe_exit(rank: int, exit_code: int, when: float) -> Failure:
     except ValueError:
         name = f"signal {-exit_code}"
     hint = " (often: the machine ran out of memory)" if name == "SIGKILL" else ""
-    return Failure(rank, "killed", f"the process was killed by {name}{hint}", "", when)
+    kind: Kind = "stopped" if name == "SIGTERM" else "killed"
+    return Failure(rank, kind, f"the process was killed by {name}{hint}", "", when)
 
 
 def save(failure: Failure, folder: Path) -> None:
@@ -82,10 +95,9 @@ def load(folder: Path) -> list[Failure]:
 def root_cause(failures: list[Failure]) -> Failure | None:
     """The failure to tell: the first that is not just the echo of another.
 
-    An error by its own words comes first, then a process killed from outside, then the first that lost a peer.
+    The kinds of `Kind` in their order, and the earliest of a kind.
     """
-    order: tuple[Kind, ...] = ("input", "failure", "killed", "peer")
-    for kind in order:
+    for kind in get_args(Kind):
         for failure in failures:
             if failure.kind == kind:
                 return failure

@@ -167,6 +167,7 @@ def point_to_point_seconds(num_bytes: int, window: float) -> float:
     def call() -> None:
         pending = [dist.isend(sent, (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
         for work in pending:
-            work.wait()
+            if work is not None:
+                work.wait()
 
     return mean_collective_seconds(call, window)

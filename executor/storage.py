@@ -44,12 +44,6 @@ def storage_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
     return sum(sizes.values())
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """The tensors of the optimizer's state: moments and AdamW's ``step`` scalars."""
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
-
-
 class StorageTracker(TorchDispatchMode):
     """Follows the live storages of one device type while it is entered.
 
@@ -72,7 +66,7 @@ class StorageTracker(TorchDispatchMode):
             # type(), not isinstance: some objects answer isinstance by importing whole packages.
             if issubclass(type(candidate), torch.Tensor) and not is_traceable_wrapper_subclass(candidate):
                 self._register(candidate)
-        torch.UntypedStorage.resize_ = self._patched_resize()  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = self._patched_resize()  # type: ignore[assignment, method-assign]
         super().__enter__()
         return self
 

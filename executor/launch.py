@@ -1,0 +1,188 @@
+"""Run a plan: start one process per device of this node with torchrun, wait, and return what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from costmodel.specs import ExecutionError, InputError, Observation, Plan
+from executor.checks import check_data, check_runnable
+from executor.failures import load, root_cause, to_exception
+from executor.files import write_atomically
+from executor.worker import DEFAULT_TIMEOUT_SECONDS, OBSERVATION_FILE
+
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Where this node stands among all. ``rdzv_endpoint``: host:port of node 0, needed for more than one node."""
+
+    nnodes: int = 1
+    node_rank: int = 0
+    rdzv_endpoint: str | None = None
+
+
+def run(
+    plan: Plan,
+    *,
+    steps: int,
+    data: str | Path | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    seed: int | None = None,
+    nnodes: int = 1,
+    node_rank: int = 0,
+    rdzv_endpoint: str | None = None,
+    progress: bool = True,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> Observation:
+    """Train ``steps`` optimizer steps with the plan.
+
+    Args:
+        plan: for the runtime ``torch``.
+        steps: optimizer steps; from three on, step times are measured.
+        data: UTF-8 text file; None trains on the text that meshwright carries.
+        output: file for the Observation (JSON); None keeps nothing.
+        force: replace an existing ``output``.
+        seed: of weights and data order; None takes the plan's.
+        nnodes: nodes of the run; every node calls this function.
+        node_rank: number of this node, from 0.
+        rdzv_endpoint: host:port of node 0, where the nodes meet.
+        progress: show loss and speed on stderr.
+        timeout_seconds: how long a process waits for another before the run fails.
+
+    Returns:
+        Losses of all steps, step times without the first two steps, and per rank the bytes of parameters,
+        gradients and optimizer state at the three instants and the peak of all tensors.
+
+    Raises:
+        InputError: when the plan, the text, the nodes or the output cannot be used.
+        ExecutionError: when a process fails; it names the rank and the cause.
+    """
+    data_path = None if data is None else Path(data)
+    output_path = None if output is None else Path(output)
+    nodes = Nodes(nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint)
+    _check(plan, steps=steps, data=data_path, output=output_path, force=force, nodes=nodes)
+    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
+        folder = Path(name)
+        write_atomically(folder / "plan.json", plan.model_dump_json())
+        worker = ["--plan", str(folder / "plan.json"), "--steps", str(steps), "--output", str(folder)]
+        worker += ["--failures", str(folder), "--timeout-seconds", str(timeout_seconds)]
+        worker += [] if data_path is None else ["--data", str(data_path.resolve())]
+        worker += [] if seed is None else ["--seed", str(seed)]
+        worker += [] if progress else ["--no-progress"]
+        _start_and_wait(plan, worker, nodes, folder)
+        observation = Observation.model_validate_json((folder / OBSERVATION_FILE).read_text())
+    if output_path is not None:
+        write_atomically(output_path, observation.model_dump_json(indent=2) + "\n")
+    return observation
+
+
+def _check(plan: Plan, *, steps: int, data: Path | None, output: Path | None, force: bool, nodes: Nodes) -> None:
+    if steps < 1:
+        raise InputError(f"steps is {steps}; needed: at least 1")
+    if output is not None and output.is_dir():
+        raise InputError(f"output {output} is a folder; give the name of a file")
+    if output is not None and output.exists() and not force:
+        raise InputError(f"output {output} exists already; choose another name or pass --force to replace it")
+    check_runnable(plan)
+    _check_nodes(plan, nodes)
+    _check_devices(plan, plan.num_devices_used // nodes.nnodes)
+    check_data(plan, data)
+
+
+def _check_nodes(plan: Plan, nodes: Nodes) -> None:
+    if nodes.nnodes < 1 or plan.num_devices_used % nodes.nnodes:
+        raise InputError(
+            f"{plan.num_devices_used} devices of the plan cannot be shared by {nodes.nnodes} nodes equally: "
+            f"nnodes must divide {plan.num_devices_used}"
+        )
+    if not 0 <= nodes.node_rank < nodes.nnodes:
+        raise InputError(f"node_rank is {nodes.node_rank}; needed: 0 to {nodes.nnodes - 1} for {nodes.nnodes} nodes")
+    if nodes.nnodes > 1 and not nodes.rdzv_endpoint:
+        raise InputError(f"{nodes.nnodes} nodes need rdzv_endpoint, the host:port of node 0, the same on every node")
+
+
+def _check_devices(plan: Plan, needed: int) -> None:
+    device = plan.cluster.device
+    if device.kind == "cpu":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < needed:
+        raise InputError(
+            f"the plan is for {device.name} and needs {needed} CUDA devices on this node; found {found}: "
+            "run it where the devices are (meshwright export), or plan for this machine (meshwright hardware measure)"
+        )
+
+
+def torchrun_arguments(plan: Plan, nodes: Nodes) -> list[str]:
+    """Options of torchrun for this node, without the program."""
+    per_node = ["--nproc-per-node", str(plan.num_devices_used // nodes.nnodes)]
+    if nodes.nnodes == 1:
+        return ["--standalone", *per_node]
+    endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(nodes.rdzv_endpoint), "--rdzv-id", plan.plan_hash[:16]]
+    return ["--nnodes", str(nodes.nnodes), "--node-rank", str(nodes.node_rank), *endpoint, *per_node]
+
+
+def worker_environment(num_processes: int) -> dict[str, str]:
+    """This process's environment with the cores shared out among the node's processes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    threads = str(max(1, cores // num_processes))
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _start_and_wait(plan: Plan, worker: list[str], nodes: Nodes, folder: Path) -> None:
+    command = [sys.executable, "-m", "executor.agent", str(folder), *torchrun_arguments(plan, nodes)]
+    command += ["-m", "executor.worker", *worker]
+    environment = worker_environment(plan.num_devices_used // nodes.nnodes)
+    # Its own session: Ctrl-C reaches it through us, once, and nothing of it survives us.
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        with _forwarded_signals(process):
+            code = process.wait()
+    finally:
+        _stop(process)
+    if code:
+        failure = root_cause(load(folder))
+        raise to_exception(failure) if failure else ExecutionError(f"torchrun ended with exit code {code}")
+
+
+@contextlib.contextmanager
+def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass SIGTERM on to the processes; SIGINT raises KeyboardInterrupt here and `_stop` passes it on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def forward(number: int, _: FrameType | None) -> None:
+        process.send_signal(number)
+
+    previous = signal.signal(signal.SIGTERM, forward)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the agent, which ends its processes; by force when it does not within `_STOP_SECONDS`."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,171 @@
+"""One process of a run; torchrun starts one per device.
+
+Usage: ``torchrun --nproc-per-node N -m executor.worker --plan plan.json --steps 100 --output FOLDER``
+
+The process with global rank 0 shows progress on stderr; every node's first process writes
+``FOLDER/observation.json``. A process that fails says so in one line (``rank 3: ...``) and ends with exit code 2
+for bad input, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from costmodel.specs import InputError, Observation, Plan
+from executor.checks import check_runnable, notices
+from executor.data import GlobalBatches, Tokens
+from executor.failures import describe, save
+from executor.files import read_plan, write_atomically
+from executor.progress import ProgressReport
+from executor.tokenize import load_tokens
+
+OBSERVATION_FILE = "observation.json"
+DEFAULT_TIMEOUT_SECONDS = 60.0
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line of one process."""
+    parser = argparse.ArgumentParser(prog="executor.worker", description="One process of a training run.")
+    parser.add_argument("--plan", type=Path, required=True, help="plan file (JSON)")
+    parser.add_argument("--steps", type=int, required=True, help="optimizer steps to train")
+    parser.add_argument("--output", type=Path, required=True, help=f"folder for {OBSERVATION_FILE}")
+    parser.add_argument("--data", type=Path, help="UTF-8 text file; default: the text that meshwright carries")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the plan's device")
+    parser.add_argument("--seed", type=int, help="of weights and data order; default: the plan's")
+    parser.add_argument("--force", action="store_true", help=f"replace an existing {OBSERVATION_FILE}")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--timeout-seconds", type=float, default=DEFAULT_TIMEOUT_SECONDS, help="how long a process waits for another"
+    )
+    parser.add_argument("--failures", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train; failures are written or printed here, once."""
+    options = parse_arguments(arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        work(options)
+    except BaseException as error:
+        return _report(error, rank, options.failures)
+    return 0
+
+
+def work(options: argparse.Namespace) -> Observation:
+    """Read, check, join the other processes, train, gather and write.
+
+    Raises:
+        InputError: for a plan, text or output that cannot be used.
+    """
+    plan = read_plan(options.plan)
+    if options.steps < 1:
+        raise InputError(f"steps is {options.steps}; needed: at least 1")
+    output = options.output / OBSERVATION_FILE
+    if output.exists() and not options.force:
+        raise InputError(f"{output} exists already; choose another folder or pass --force to replace it")
+    check_runnable(plan)
+    seed = plan.training.seed if options.seed is None else options.seed
+    tokens = load_tokens(plan.model, options.data)
+    batches = GlobalBatches(tokens, plan.training.sequence_length, plan.training.global_batch_size, seed)
+    device_kind = options.device or plan.cluster.device.kind
+    _join(plan, device_kind, options.timeout_seconds)
+    observation = _train(plan, batches, tokens, device_kind=device_kind, seed=seed, options=options)
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        write_atomically(output, observation.model_dump_json(indent=2) + "\n")
+    return observation
+
+
+def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world != plan.num_devices_used:
+        raise InputError(
+            f"the plan uses {plan.num_devices_used} devices, one process each, but {world} processes were started: "
+            f"start {plan.num_devices_used} in all, for example torchrun --nproc-per-node {plan.num_devices_used}"
+        )
+    if device_kind == "cuda":
+        local, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= found:
+            raise InputError(f"this node has {found} CUDA devices, but process {local} (from 0) needs its own")
+        torch.cuda.set_device(local)
+    backend, timeout = ("nccl" if device_kind == "cuda" else "gloo"), timedelta(seconds=timeout_seconds)
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+
+
+def _train(
+    plan: Plan,
+    batches: GlobalBatches,
+    tokens: Tokens,
+    *,
+    device_kind: str,
+    seed: int,
+    options: argparse.Namespace,
+) -> Observation:
+    import torch
+    import torch.distributed as dist
+
+    from executor.adapter import set_timeouts
+    from executor.observe import Recorder, gather, make_observation
+    from executor.training_run import TrainingRun
+
+    device = torch.device("cuda", torch.cuda.current_device()) if device_kind == "cuda" else torch.device("cpu")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    _check_same_data(tokens)
+    run = TrainingRun(plan, device=device, seed=seed)
+    set_timeouts(options.timeout_seconds)
+    recorder = Recorder(run, device, rank, options.steps)
+    share = {"rank": run.data_parallel_rank, "size": run.data_parallel_size}
+    tokens_per_step = plan.training.global_batch_size * plan.training.sequence_length
+    with ProgressReport(options.steps, enabled=rank == 0 and not options.no_progress) as progress:
+        for notice in notices(plan):
+            progress.notice(notice)
+        for number in range(options.steps):
+            result = recorder.step(number, batches.batch(number, **share).to(device))
+            speed = tokens_per_step / recorder.record.seconds[-1]
+            progress.step(number + 1, loss=result.loss, tokens_per_second=speed)
+    records = gather(recorder.record)
+    dist.barrier()
+    dist.destroy_process_group()
+    return make_observation(plan, records, source=f"run of {world} processes on {plan.cluster.device.name}")
+
+
+def _check_same_data(tokens: Tokens) -> None:
+    """Nodes read their own copy of the text; training on different ones would be silently wrong."""
+    import torch.distributed as dist
+
+    digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+    digests = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, digest)
+    for rank, other in enumerate(digests):
+        if other != digests[0]:
+            raise InputError(f"rank {rank} reads other data than rank 0: every node needs the same text and tokenizer")
+
+
+def _report(error: BaseException, rank: int, folder: Path | None) -> int:
+    failure = describe(error, rank)
+    if folder is not None:
+        save(failure, folder)
+    elif failure.kind != "input" or int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        print(failure, file=sys.stderr, flush=True)
+    return 2 if failure.kind == "input" else 1
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: after a failure, tearing down groups that still wait for lost peers can hang for minutes.
+    os._exit(exit_code)
