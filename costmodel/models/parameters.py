@@ -1,12 +1,12 @@
 """Every parameter tensor of a model: name, shape and how tensor parallelism cuts it.
 
-The tensors are those that transformers builds from the model's ``hf_config``, under their fully qualified names and in the
-order of ``model.parameters()``; a tied head is the token embedding and appears once, among the embedding's tensors.
+The tensors are those that transformers builds from the model's ``hf_config``, under their fully qualified names and in
+the order of ``model.parameters()``; a tied head is the token embedding and appears once, among the embedding's tensors.
 
 Tensor parallelism is Megatron's column -> row split (arXiv 1909.08053, section 3): query, key, value, gate and up
-projections are cut along their output, output and down projections along their input, and the bias of a row-wise projection
-stays whole. ``tensor_parallel_dim`` is the dim *of the tensor as stored*: ``torch.nn.Linear`` stores [out, in], GPT-2's
-``Conv1D`` stores [in, out].
+projections are cut along their output, output and down projections along their input, and the bias of a row-wise
+projection stays whole. ``tensor_parallel_dim`` is the dim *of the tensor as stored*: ``torch.nn.Linear`` stores
+[out, in], GPT-2's ``Conv1D`` stores [in, out].
 
     (1) parameters of a gated layer without biases   = h a d + 2 h k d + a d h + 3 h f + 2 h
     (2) parameters of a GPT layer                    = 12 h^2 + 13 h              with f = 4 h and a d = k d = h
@@ -53,7 +53,7 @@ def layer_tensors(model: ModelSpec, index: int) -> tuple[ParameterTensor, ...]:
     Raises:
         IndexError: when the model has no such layer.
     """
-    return _layer_tensors(model.family, model.norm, model.hidden_size, model.layer(index), index)
+    return _layer_tensors(model.family, model.norm, model.hidden_size, _group(model, index), index)
 
 
 def embedding_tensors(model: ModelSpec) -> tuple[ParameterTensor, ...]:
@@ -92,7 +92,7 @@ def num_layer_parameters(model: ModelSpec, index: int) -> int:
     Raises:
         IndexError: when the model has no such layer.
     """
-    return _num_layer_parameters(model.family, model.norm, model.hidden_size, model.layer(index))
+    return _num_layer_parameters(model.family, model.norm, model.hidden_size, _group(model, index))
 
 
 def num_parameters(model: ModelSpec) -> int:
@@ -102,6 +102,12 @@ def num_parameters(model: ModelSpec) -> int:
         for group in model.layers
     )
     return layers + sum(tensor.num_elements for tensor in (*embedding_tensors(model), *head_tensors(model)))
+
+
+def _group(model: ModelSpec, index: int) -> LayerGroup:
+    if index < 0:
+        raise IndexError(f"layers are counted from 0, found {index}")
+    return model.layer(index)
 
 
 @lru_cache(maxsize=4096)
