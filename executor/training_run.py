@@ -11,7 +11,14 @@ from torch import nn
 
 from costmodel.runtimes.rules import check
 from costmodel.specs import InputError, Plan
-from executor.adapter import clean_name, gradient_tensors, local_tensor, on_first_reduction, parameter_tensors
+from executor.adapter import (
+    clean_name,
+    gradient_tensors,
+    local_tensor,
+    on_first_reduction,
+    parameter_tensors,
+    sharded_dims,
+)
 from executor.clip import scale_gradients, squared_norm
 from executor.data_parallel import prepare_micro_batch, wrap_data_parallel
 from executor.hf_models import Stage
@@ -20,8 +27,10 @@ from executor.loss import loss_context
 from executor.mesh import build_mesh
 from executor.optimizer import build_optimizer
 from executor.recompute import recompute_layers
-from executor.sharding import parameter_slices
+from executor.pipeline import Pipeline, TiedWeights
+from executor.sharding import owns
 from executor.state import gather_state
+from executor.tensor_parallel import sum_partial_gradients, wrap_tensor_parallel
 
 Hook = Callable[[], None]
 
@@ -55,16 +64,21 @@ class TrainingRun:
         self.plan, self.device = plan, device
         self.before_reduction: Hook | None = None
         self.after_optimizer: Hook | None = None
-        self._reduction_awaited = False
+        self._reduction_awaited = self._last_micro_batch = False
         self.mesh = build_mesh(plan, device)
         own = [stage for stage in plan.stages if stage.rank == self.mesh.coordinates["pp"]]
         self.stages = [Stage(plan, stage) for stage in own]
         for stage in self.stages:
             self._lay_out(stage)
+        pipelined = plan.parallel.pipeline_parallel_size > 1
+        self._pipeline = Pipeline(self.stages, plan, self.mesh, device) if pipelined else None
+        tied = pipelined and plan.model.tie_word_embeddings
+        self._tied = TiedWeights(self.stages, self.mesh) if tied else None
         self._initialize(plan.training.seed if seed is None else seed)
         self.optimizer = build_optimizer((parameter for _, parameter in self._parameters()), plan.training.optimizer)
 
     def _lay_out(self, stage: Stage) -> None:
+        wrap_tensor_parallel(stage, self.plan.parallel, self.mesh)
         recompute_layers(stage.layers, stage.spec.recompute)
         wrap_data_parallel(stage, self.plan, self.mesh)
         stage.materialise(self.device)
@@ -75,7 +89,8 @@ class TrainingRun:
         source = (
             RandomWeights(seed, stage.config) if folder is None else SafetensorsWeights(folder, base=stage.names.base)
         )
-        fill_parameters(self._parameters(), source, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
+        named = [(stage.names.embedding_weight if self._is_copy(name) else name, p) for name, p in self._parameters()]
+        fill_parameters(named, source, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
         if isinstance(source, SafetensorsWeights):
             source.close()
 
@@ -83,6 +98,10 @@ class TrainingRun:
         for stage in self.stages:
             for name, parameter in stage.named_parameters():
                 yield clean_name(name), parameter
+
+    def _is_copy(self, name: str) -> bool:
+        """Whether the parameter is the last stage's copy of a tied embedding, not a parameter of its own."""
+        return self._tied is not None and name == self.stages[0].names.head_weight
 
     @property
     def data_parallel_rank(self) -> int:
@@ -128,6 +147,9 @@ class TrainingRun:
         with loss_context(self.plan.parallel.loss_parallel):
             loss = self._forward_backward(inputs, targets)
         self._notify_reduction()
+        sum_partial_gradients(self._parameters(), self.mesh)
+        if self._tied is not None:
+            self._tied.sum_gradients()
         result = self._clip(loss)
         self.optimizer.step()
         if self.after_optimizer is not None:
@@ -137,7 +159,7 @@ class TrainingRun:
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """Whole tensors by fully qualified name, on the CPU, on global rank 0; an empty dict elsewhere. All must call."""
-        return gather_state(self._parameters(), self.mesh)
+        return gather_state(((name, p) for name, p in self._parameters() if not self._is_copy(name)), self.mesh)
 
     def _split_batch(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parallel, training = self.plan.parallel, self.plan.training
@@ -148,14 +170,19 @@ class TrainingRun:
         return batch[:, :-1], batch[:, 1:]
 
     def _forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        stage, parallel = self.stages[0], self.plan.parallel
+        """Run all micro batches; the sum of their losses on the stage with the head, else 0."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
+        if self._pipeline is not None:
+            self._last_micro_batch = True  # the schedule reduces once, after all micro batches
+            for loss in self._pipeline.step(inputs, targets):
+                total += loss.detach()
+            return total
+        stage, parallel = self.stages[0], self.plan.parallel
         pieces = zip(inputs.split(parallel.micro_batch_size), targets.split(parallel.micro_batch_size), strict=True)
         for index, (tokens, wanted) in enumerate(pieces):
-            last = index == parallel.num_micro_batches - 1
-            prepare_micro_batch(stage, parallel, last=last)
+            self._last_micro_batch = index == parallel.num_micro_batches - 1
+            prepare_micro_batch(stage, parallel, last=self._last_micro_batch)
             loss = stage(tokens, wanted)
-            self._last_micro_batch = last
             loss.backward()
             total += loss.detach()
         return total
@@ -170,15 +197,16 @@ class TrainingRun:
     def _clip(self, loss: torch.Tensor) -> StepResult:
         """Clip, and make the loss global; both need sums over all processes, so they share one all-reduce."""
         gradients, owned = [], []
-        for _, parameter in self._parameters():
+        for name, parameter in self._parameters():
             assert parameter.grad is not None
             gradients.append(local_tensor(parameter.grad))
-            slices, counted = parameter_slices(parameter, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
-            if counted:
+            if owns(sharded_dims(parameter), self.mesh.coordinates) and not self._is_copy(name):
                 owned.append(gradients[-1])
         limit = self.plan.training.optimizer.max_grad_norm
         squares = torch.zeros_like(loss) if limit is None else squared_norm(owned, self.device)
-        sums = torch.stack([loss / self.data_parallel_size, squares])
+        # Only the stage with the head has a loss, and its tensor-parallel ranks all have the same.
+        share = loss / self.data_parallel_size if self.mesh.coordinates["tp"] == 0 else torch.zeros_like(loss)
+        sums = torch.stack([share, squares])
         if dist.is_initialized():
             dist.all_reduce(sums)
         if limit is None:
