@@ -17,8 +17,6 @@ from meshwright.version import __version__
 
 if TYPE_CHECKING:
     from costmodel.models.loader import list_models
-    from hardware_profiles.loader import list_devices
-
     from costmodel.runtimes.loader import list_runtimes
     from costmodel.specs import (
         ClusterSpec,
@@ -38,37 +36,44 @@ if TYPE_CHECKING:
         RuntimeProfile,
         TrainingSpec,
     )
-    from meshwright.api import (
-        compare,
-        estimate,
-        explain,
-        export,
-        load_cluster,
-        load_model,
-        load_runtime,
-        make_plan,
-        measure,
-        plan,
-        run,
-    )
+    from hardware_profiles.loader import list_devices
+    from meshwright.estimating import estimate, training_duration
+    from meshwright.explaining import explain
+    from meshwright.exporting import export
+    from meshwright.inputs import load_cluster, load_model, load_runtime
     from meshwright.plan_files import load_plan, save_plan
+    from meshwright.planning import make_plan, plan
+    from meshwright.running import compare, measure, run, run_reference
 
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
     "TrainingSpec", "__version__", "compare", "estimate", "explain", "export", "list_devices", "list_models",
     "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "run",
-    "save_plan",
+    "run_reference", "save_plan", "training_duration",
 ]  # fmt: skip
 
-# Public name -> the module that holds it.
+# Public name -> the module that holds it; the specs are all in costmodel.specs.
 _HOMES = {
-    **{name: "costmodel.specs" if name[0].isupper() else "meshwright.api" for name in __all__ if name[0] != "_"},
+    **{name: "costmodel.specs" for name in __all__ if name[0].isupper()},
+    "compare": "meshwright.running",
+    "estimate": "meshwright.estimating",
+    "explain": "meshwright.explaining",
+    "export": "meshwright.exporting",
     "list_devices": "hardware_profiles.loader",
     "list_models": "costmodel.models.loader",
     "list_runtimes": "costmodel.runtimes.loader",
+    "load_cluster": "meshwright.inputs",
+    "load_model": "meshwright.inputs",
     "load_plan": "meshwright.plan_files",
+    "load_runtime": "meshwright.inputs",
+    "make_plan": "meshwright.planning",
+    "measure": "meshwright.running",
+    "plan": "meshwright.planning",
+    "run": "meshwright.running",
+    "run_reference": "meshwright.running",
     "save_plan": "meshwright.plan_files",
+    "training_duration": "meshwright.estimating",
 }
 
 

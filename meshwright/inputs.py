@@ -21,13 +21,28 @@ _MAX_TOKENS = 10**18
 _TOKENS = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e\+?[0-9]{1,3})?) ?([KMBT]?)", re.IGNORECASE)
 
 
+def load_model(source: str | Path) -> ModelSpec:
+    """A model by catalogue name, config.json or folder. Raises InputError when there is no such model."""
+    return resolve_model(source)
+
+
+def load_cluster(source: str | Path) -> ClusterSpec:
+    """A cluster by name (``8x8xH100-SXM``) or YAML file. Raises InputError when there is no such cluster."""
+    return resolve_cluster(source)
+
+
+def load_runtime(name: str) -> RuntimeProfile:
+    """The profile of a training framework. Raises InputError when there is none of that name."""
+    return resolve_runtime(name)
+
+
 def resolve_model(model: ModelSpec | str | Path) -> ModelSpec:
     """The model itself, or the one a catalogue name, config.json or folder describes."""
     if isinstance(model, ModelSpec):
         return model
     from costmodel.models.loader import load_model
 
-    return load_model(str(model))
+    return load_model(model)
 
 
 def resolve_cluster(cluster: ClusterSpec | str | Path) -> ClusterSpec:
@@ -36,7 +51,7 @@ def resolve_cluster(cluster: ClusterSpec | str | Path) -> ClusterSpec:
         return cluster
     from hardware_profiles.loader import load_cluster
 
-    return load_cluster(str(cluster))
+    return load_cluster(cluster)
 
 
 def resolve_runtime(runtime: RuntimeProfile | str) -> RuntimeProfile:

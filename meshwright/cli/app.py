@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     stated = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = build_app([stated] if stated in COMMANDS else COMMANDS)
-    result = app(arguments, prog_name="meshwright", standalone_mode=False)
+    command = shlex.join(["meshwright", *arguments])  # plans remember how they were made
+    result = app(arguments, prog_name="meshwright", standalone_mode=False, obj=command)
     return result if isinstance(result, int) else DONE
 
 

@@ -17,7 +17,7 @@ class Exporter:
     ``fields``: the fields of `ParallelConfig` that the target can express; a plan that sets another one
     away from its default is rejected. ``runtimes``: the runtimes whose plans it can express, None for all.
     ``suffix``: of the file it writes. ``render(plan, name)`` gives the files as name -> text; the first is the
-    main one and is called ``name``.
+    main one and is called ``name``. ``reject``: further reasons of the target's own.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Exporter:
     runtimes: tuple[str, ...] | None
     suffix: str
     render: Callable[[Plan, str], dict[str, str]]
+    reject: Callable[[Plan], Rejection | None] | None = None
     executable: bool = False
 
 
@@ -50,4 +51,4 @@ def reject(exporter: Exporter, plan: Plan) -> Rejection | None:
                 numbers={name: str(value)},
                 fix=f"plan with --fix {name}={getattr(defaults, name)}, or export to another target",
             )
-    return None
+    return exporter.reject(plan) if exporter.reject else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from costmodel.specs import Estimate, ParallelConfig, Plan, StageMemory, StageSpec
-from meshwright.cli.render import units
+from meshwright import units
 from meshwright.cli.render.tables import facts, heading, rows
 
 _MAX_STAGES = 8

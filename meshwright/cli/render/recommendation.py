@@ -16,7 +16,7 @@ from costmodel.specs import (
     RejectionCount,
     TrainingDuration,
 )
-from meshwright.cli.render import units
+from meshwright import units
 from meshwright.cli.render.plan import recompute_of, render_estimate, render_sizes, render_subject
 from meshwright.cli.render.tables import facts, heading, lines, rows
 
@@ -175,9 +175,11 @@ def render_neighbours(console: Console, neighbours: Sequence[Neighbour]) -> None
     rows(console, ("axis", "value", "step", "slower", "why not"), body, left=("axis", "value"), wrap="why not")
 
 
-def render_infeasible(console: Console, answer: Infeasible) -> None:
+def render_infeasible(
+    console: Console, answer: Infeasible, title: str = "No feasible plan in the declared space."
+) -> None:
     """The nearest miss term by term, what would fix it, and what was rejected."""
-    console.print("No feasible plan in the declared space.", style="bold red")
+    console.print(title, style="bold red", markup=False)
     miss = answer.nearest_miss
     if miss is not None:
         over = miss.needed_bytes - miss.capacity_bytes

@@ -1,0 +1,158 @@
+"""`meshwright estimate`: step time and memory of one stated plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.specs import Infeasible, InputError, Plan
+from meshwright.cli import options
+from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
+from meshwright.cli.light_numpy import import_numpy
+from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
+
+_INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")
+# What may stand beside a plan file; everything else belongs to a plan that is stated size by size.
+_BESIDE_FILE = {"plan", "ignore_memory", "accept_edits", "tokens", "as_json", "output", "force"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("estimate")(estimate)
+
+
+def estimate(
+    context: typer.Context,
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="[PLAN]", help="A plan file, or a recommendation (its best plan).")
+    ] = None,
+    model: options.OptionalModel = None,
+    cluster: options.OptionalCluster = None,
+    global_batch_size: options.OptionalGlobalBatchSize = None,
+    sequence_length: options.OptionalSequenceLength = None,
+    runtime: options.Runtime = "torch",
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = "adamw",
+    attention: options.Attention = "fused",
+    tensor_parallel_size: options.TensorParallelSize = None,
+    sequence_parallel: options.SequenceParallel = None,
+    loss_parallel: options.LossParallel = None,
+    pipeline_parallel_size: options.PipelineParallelSize = None,
+    pipeline_schedule: options.PipelineSchedule = None,
+    num_model_chunks: options.NumModelChunks = None,
+    data_parallel_replicate_size: options.DataParallelReplicateSize = None,
+    data_parallel_shard_size: options.DataParallelShardSize = None,
+    zero_stage: options.ZeroStage = None,
+    hierarchical_partition_size: options.HierarchicalPartitionSize = None,
+    micro_batch_size: options.MicroBatchSize = None,
+    num_micro_batches: options.NumMicroBatches = None,
+    recompute: options.Recompute = "none",
+    layers_per_stage: options.LayersPerStage = None,
+    ignore_memory: options.IgnoreMemory = False,
+    accept_edits: Annotated[
+        bool, typer.Option("--accept-edits", help="Take a plan file that was edited by hand and give it a new hash.")
+    ] = False,
+    tokens: options.Tokens = None,
+    as_json: options.Json = False,
+    output: options.Output = None,
+    force: options.Force = False,
+) -> None:
+    """Predict one plan: a plan file, or the inputs of `plan` with explicit sizes.
+
+    Exit code 3: the plan does not fit; what is missing is shown (0 with --ignore-memory).
+    """
+    import_numpy()
+    stated = [name for name in context.params if _is_stated(context, name)]
+    _run(context.params, stated, command=context.obj)
+
+
+def _is_stated(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
+    from meshwright.estimating import estimate as predict
+    from meshwright.estimating import explain_miss, with_estimate
+    from meshwright.files import DOCUMENT_SUFFIXES, check_output
+    from meshwright.inputs import parse_tokens
+    from meshwright.plan_files import save_plan
+    from meshwright.planning import notices
+
+    if values["tokens"] is not None:
+        parse_tokens(values["tokens"])
+    if values["output"] is not None:
+        check_output(values["output"], force=values["force"], suffixes=DOCUMENT_SUFFIXES)
+    unpriced = _stated_plan(values, stated, command=command)
+    plan = with_estimate(unpriced, predict(unpriced, ignore_memory=values["ignore_memory"]))
+    assert plan.estimate is not None
+    print_warnings(notices(plan))
+    if not plan.estimate.fits and not values["ignore_memory"]:
+        _show_miss(explain_miss(plan), as_json=values["as_json"])
+        raise typer.Exit(NO_FEASIBLE_PLAN)
+    if values["output"] is not None:
+        save_plan(plan, values["output"], force=values["force"])
+        print_notice(f"wrote the plan with its estimate to {values['output']}")
+    _show(plan, values)
+
+
+def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> Plan:
+    from costmodel.runtimes.grid import RECOMPUTE_KINDS
+    from meshwright.plan_files import load_plan
+    from meshwright.planning import make_plan
+    from planner.axes import AXES, parse_layers
+
+    if values["plan"] is not None:
+        clash = next((name for name in stated if name not in _BESIDE_FILE), None)
+        if clash is not None:
+            raise InputError(f"a plan file has its own inputs: leave out --{clash.replace('_', '-')} or the file")
+        return load_plan(values["plan"], accept_edits=values["accept_edits"])
+    missing = [f"--{name.replace('_', '-')}" for name in _INPUTS if values[name] is None]
+    if missing:
+        raise InputError(f"needed a plan file, or its inputs; missing: {', '.join(missing)}")
+    layers = values["layers_per_stage"]
+    return make_plan(
+        values["model"],
+        values["cluster"],
+        global_batch_size=values["global_batch_size"],
+        sequence_length=values["sequence_length"],
+        sizes={name: values[name] for name in options.SIZE_NAMES},
+        recompute=RECOMPUTE_KINDS[AXES["recompute"].parse(values["recompute"])],
+        layers_per_stage=None if layers is None else parse_layers(layers),
+        runtime=values["runtime"],
+        precision=values["precision"],
+        optimizer=values["optimizer"],
+        attention=values["attention"],
+        command=command,
+    )
+
+
+def _show(plan: Plan, values: dict[str, Any]) -> None:
+    from meshwright.cli.render.plan import render_estimate, render_sizes, render_subject
+    from meshwright.cli.render.recommendation import render_duration
+    from meshwright.estimating import training_duration
+
+    assert plan.estimate is not None
+    duration = None if values["tokens"] is None else training_duration(plan, values["tokens"])
+    if values["as_json"]:
+        print_json(plan.estimate)
+        if duration is not None:
+            print_notice(duration.model_dump_json())
+        return
+    console = answer_console()
+    render_subject(console, plan)
+    render_sizes(console, plan)
+    render_estimate(console, plan, plan.estimate)
+    if duration is not None:
+        render_duration(console, duration)
+
+
+def _show_miss(answer: Infeasible, *, as_json: bool) -> None:
+    from meshwright.cli.render.recommendation import render_infeasible
+
+    if as_json:
+        print_json(answer)
+    else:
+        render_infeasible(answer_console(), answer, "This plan does not fit.")

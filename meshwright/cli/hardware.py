@@ -1,0 +1,69 @@
+"""`meshwright hardware`: machines known by name, and this machine measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import options
+from meshwright.cli.output import answer_console, print_json, print_notice
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(help="Machines known by name, and this machine measured.", no_args_is_help=True)
+    group.command("list")(list_hardware)
+    group.command("show")(show_hardware)
+    group.command("measure")(measure_hardware)
+    app.add_typer(group, name="hardware")
+
+
+def list_hardware() -> None:
+    """List devices, nodes and networks."""
+    from hardware_profiles import loader
+    from meshwright.cli.render.hardware import render_catalogue
+
+    render_catalogue(
+        answer_console(),
+        [loader.load_device(name) for name in loader.list_devices()],
+        [loader.load_node(name) for name in loader.list_nodes()],
+        [loader.load_network(name) for name in loader.list_networks()],
+    )
+
+
+def show_hardware(
+    cluster: Annotated[str, typer.Argument(metavar="NAME", help="A device, a cluster (8x8xH100-SXM) or a YAML file.")],
+    sources: Annotated[bool, typer.Option("--sources", help="Also where each number comes from.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show peaks, bandwidths, ridge points and links."""
+    from meshwright.cli.render.hardware import render_cluster
+    from meshwright.inputs import load_cluster
+
+    spec = load_cluster(cluster)
+    if as_json:
+        print_json(spec)
+    else:
+        render_cluster(answer_console(), spec, sources=sources)
+
+
+def measure_hardware(
+    processes: Annotated[int, typer.Option("--processes", help="Processes that will train side by side.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Cluster file (YAML) to write.")],
+    quick: Annotated[bool, typer.Option("--quick/--thorough", help="About 20 seconds, or two minutes.")] = True,
+    force: options.Force = False,
+) -> None:
+    """Measure this machine's CPU and write it as a cluster to plan for."""
+    from hardware_profiles.loader import save_cluster
+    from meshwright.cli.render.hardware import render_cluster
+    from meshwright.files import YAML_SUFFIXES, check_output
+    from meshwright.running import measure
+
+    check_output(output, force=force, suffixes=YAML_SUFFIXES)
+    print_notice(f"measuring {processes} processes side by side, about {20 if quick else 120} s ...")
+    cluster = measure(processes=processes, quick=quick)
+    save_cluster(cluster, output, force=force)
+    render_cluster(answer_console(), cluster)
+    print_notice(f"wrote {output}; plan for it with: meshwright plan --cluster {output} ...")

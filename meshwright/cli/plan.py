@@ -1,0 +1,109 @@
+"""`meshwright plan`: the fastest plan that fits, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from costmodel.specs import Infeasible, Recommendation
+from meshwright.cli import options
+from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
+from meshwright.cli.light_numpy import import_numpy
+from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(plan)
+
+
+def plan(
+    context: typer.Context,
+    model: options.Model,
+    cluster: options.Cluster,
+    global_batch_size: options.GlobalBatchSize,
+    sequence_length: options.SequenceLength,
+    runtime: options.Runtime = "torch",
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = "adamw",
+    attention: options.Attention = "fused",
+    fix: Annotated[
+        list[str] | None, typer.Option("--fix", metavar="AXIS=VALUE", help="Hold one axis at one value; repeatable.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", help="Plans to show, the best one included.")] = 5,
+    tokens: options.Tokens = None,
+    as_json: options.Json = False,
+    output: options.Output = None,
+    force: options.Force = False,
+) -> None:
+    """Find the fastest parallel plan that fits, with a certificate and the alternatives.
+
+    Exit code 3: no plan of the declared space fits; the nearest miss is shown.
+    """
+    import_numpy()
+    from meshwright.files import DOCUMENT_SUFFIXES, check_output
+    from meshwright.inputs import parse_assignments
+    from meshwright.plan_files import save_plan
+    from meshwright.planning import plan as find_plan
+
+    if output is not None:
+        check_output(output, force=force, suffixes=DOCUMENT_SUFFIXES)
+    answer = find_plan(
+        model,
+        cluster,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        runtime=runtime,
+        precision=precision,
+        optimizer=optimizer,
+        attention=attention,
+        fix=parse_assignments(fix or (), option="--fix"),
+        allow=parse_assignments(allow or (), option="--allow"),
+        top=top,
+        tokens=tokens,
+        command=context.obj,
+    )
+    if isinstance(answer, Recommendation):
+        if output is not None:
+            save_plan(answer.best, output, force=force)
+            print_notice(f"wrote the best plan to {output}")
+        print_warnings(answer.warnings)
+    _show(answer, output, as_json=as_json)
+    if isinstance(answer, Infeasible):
+        raise typer.Exit(NO_FEASIBLE_PLAN)
+
+
+def _show(answer: Recommendation | Infeasible, output: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    from meshwright.cli.render.recommendation import render_infeasible, render_recommendation
+    from meshwright.cli.render.tables import commands
+
+    console = answer_console()
+    if isinstance(answer, Infeasible):
+        render_infeasible(console, answer)
+        return
+    render_recommendation(console, answer)
+    commands(console, _next_commands(answer, output))
+
+
+def _next_commands(answer: Recommendation, output: Path | None) -> list[str]:
+    file = quote(str(output or "plan.json"))
+    made_by = answer.best.provenance.command if answer.best.provenance else ""
+    keep = [] if output else [f"{made_by or 'meshwright plan ...'} -o {file}"]
+    if answer.best.runtime.name != "torch":
+        return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to yaml -o plan.yaml"]
+    script = quote(str((output or Path("plan.json")).with_suffix(".sh")))
+    return [
+        *keep,
+        f"meshwright explain {file}",
+        f"meshwright run {file}",
+        f"meshwright export {file} --to torchrun -o {script}",
+    ]

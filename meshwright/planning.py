@@ -1,0 +1,182 @@
+"""Choose a plan, or state one: `plan` and `make_plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.specs import (
+    ClusterSpec,
+    Infeasible,
+    InputError,
+    ModelSpec,
+    OptimizerSpec,
+    Plan,
+    Provenance,
+    Recommendation,
+    RuntimeProfile,
+)
+from meshwright.estimating import check_rules, training_duration
+from meshwright.inputs import make_training, parse_tokens, resolve_cluster, resolve_model, resolve_runtime
+from meshwright.version import __version__
+
+if TYPE_CHECKING:
+    from costmodel.runtimes.grid import RecomputeKind
+
+_MAX_TOP = 1000
+
+
+def plan(
+    model: ModelSpec | str | Path,
+    cluster: ClusterSpec | str | Path,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    runtime: RuntimeProfile | str = "torch",
+    precision: str | None = None,
+    optimizer: OptimizerSpec | str = "adamw",
+    attention: str = "fused",
+    fix: Mapping[str, Any] | None = None,
+    allow: Mapping[str, str | Sequence[Any]] | None = None,
+    top: int = 5,
+    tokens: int | float | str | None = None,
+    command: str = "",
+) -> Recommendation | Infeasible:
+    """The fastest plan of the declared space that fits, with a certificate and the alternatives.
+
+    Args:
+        model: a spec, a catalogue name, a config.json or a folder.
+        cluster: a spec, a name such as ``8x8xH100-SXM``, or a YAML file.
+        global_batch_size: sequences per optimizer step.
+        sequence_length: tokens per sequence.
+        runtime: the training framework, ``torch`` or ``megatron``.
+        precision: bf16, fp16, fp32, fp64; None takes bf16 where the device has it, else fp16, and fp32 on a cpu.
+        optimizer: ``adamw``, ``sgd`` or a spec.
+        attention: ``fused`` or ``unfused``.
+        fix: axis -> the one value to hold it at, such as ``{"tensor_parallel_size": 8}``.
+        allow: axis -> the values to search.
+        top: plans to return, the best one included.
+        tokens: training tokens to give a duration for: a number, ``300e9``, ``300B`` or ``2T``.
+        command: recorded in the plan's provenance.
+
+    Raises:
+        InputError: for wrong input, among it a fixed size that breaks a rule by itself.
+    """
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MAX_TOP:
+        raise InputError(f"top is {top}; needed a whole number from 1 to {_MAX_TOP}")
+    total_tokens = None if tokens is None else parse_tokens(tokens)
+    model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
+    training = make_training(
+        cluster,
+        runtime,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        optimizer=optimizer,
+        attention=attention,
+    )
+    from planner.search import search
+
+    from planner.space import declare_space
+
+    space = declare_space(
+        model,
+        cluster,
+        training,
+        runtime,
+        fix={axis: _word(value) for axis, value in (fix or {}).items()},
+        allow={axis: _words(values) for axis, values in (allow or {}).items()},
+    )
+    answer = search(model, cluster, training, runtime, space, top=top)
+    if isinstance(answer, Infeasible):
+        return answer
+    duration = None if total_tokens is None else training_duration(answer.best, total_tokens)
+    return answer.model_copy(
+        update={
+            "best": _with_provenance(answer.best, command),
+            "alternatives": tuple(_with_provenance(other, command) for other in answer.alternatives),
+            "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(answer.best)))),
+            "duration": duration,
+        }
+    )
+
+
+def make_plan(
+    model: ModelSpec | str | Path,
+    cluster: ClusterSpec | str | Path,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    sizes: Mapping[str, Any] | None = None,
+    recompute: RecomputeKind = "none",
+    layers_per_stage: tuple[int, ...] | None = None,
+    runtime: RuntimeProfile | str = "torch",
+    precision: str | None = None,
+    optimizer: OptimizerSpec | str = "adamw",
+    attention: str = "fused",
+    command: str = "",
+) -> Plan:
+    """A plan with the sizes stated, without a search and without an estimate.
+
+    Args:
+        model: as in `plan`.
+        cluster: as in `plan`.
+        global_batch_size: as in `plan`.
+        sequence_length: as in `plan`.
+        sizes: fields of `ParallelConfig`; the data-parallel sizes and the number of micro-batches follow from
+            the others where a single value is left.
+        recompute: ``none``, ``core_attention`` or ``full``, in every stage.
+        layers_per_stage: layers of every virtual stage; None splits evenly.
+        runtime: as in `plan`.
+        precision: as in `plan`.
+        optimizer: as in `plan`.
+        attention: as in `plan`.
+        command: recorded in the plan's provenance.
+
+    Raises:
+        InputError: for wrong input, and for a plan that breaks a rule.
+    """
+    from costmodel.build import build_plan
+    from meshwright.layout import complete_parallel
+
+    model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
+    training = make_training(
+        cluster,
+        runtime,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        optimizer=optimizer,
+        attention=attention,
+    )
+    parallel = complete_parallel(dict(sizes or {}), cluster=cluster, training=training)
+    made = build_plan(
+        model, cluster, training, runtime, parallel, recompute=recompute, layers_per_stage=layers_per_stage
+    )
+    check_rules(made, runtime)
+    return _with_provenance(made, command)
+
+
+def notices(plan: Plan) -> tuple[str, ...]:
+    """What the model's config asks for that training leaves out, one sentence each."""
+    from costmodel.models.notices import config_notices
+
+    return config_notices(plan.model.hf_config)
+
+
+def _with_provenance(plan: Plan, command: str) -> Plan:
+    found = plan.provenance or Provenance(meshwright_version=__version__)
+    update = {"meshwright_version": __version__, "command": command or found.command}
+    return plan.model_copy(update={"provenance": found.model_copy(update=update)})
+
+
+def _word(value: object) -> str:
+    """A value of an axis as a person writes it."""
+    if value is None:
+        return "off"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _words(values: str | Sequence[Any]) -> str | list[str]:
+    return values if isinstance(values, str) else [_word(value) for value in values]
