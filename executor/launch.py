@@ -136,10 +136,19 @@ def torchrun_arguments(plan: Plan, nodes: Nodes) -> list[str]:
     return ["--nnodes", str(nodes.nnodes), "--node-rank", str(nodes.node_rank), *endpoint, *per_node]
 
 
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def threads_per_process(num_processes: int) -> int:
+    """The share of the cores that one of the node's processes computes with, at least one."""
+    return max(1, num_cores() // num_processes)
+
+
 def worker_environment(num_processes: int) -> dict[str, str]:
     """This process's environment with the cores shared out among the node's processes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    threads = str(max(1, cores // num_processes))
+    threads = str(threads_per_process(num_processes))
     return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -72,18 +73,29 @@ def stream_seconds(num_bytes: int, window: float) -> float:
     return mean_seconds(lambda: left + right, window)
 
 
-def attention_seconds(
-    heads: int, sequence_length: int, head_dim: int, window: float, *, backward: bool = False
-) -> float:
-    """Seconds of causal fused attention of one sequence, forward (or forward and backward), in fp32."""
-    q, k, v = (torch.randn(1, heads, sequence_length, head_dim, requires_grad=backward) for _ in range(3))
+def elementwise_cost(tokens: int, hidden_size: int, window: float) -> tuple[float, int, int]:
+    """Seconds, bytes moved and operations of the memory-bound part of a layer's training, operation by operation.
+
+    A normalisation, a gate and a residual addition on [tokens, hidden_size], forward and backward in fp32.
+    """
+    x = torch.randn(tokens, hidden_size, requires_grad=True)
+    gate = torch.randn(tokens, hidden_size, requires_grad=True)
+    weight = torch.ones(hidden_size, requires_grad=True)
+    upstream = torch.ones(tokens, hidden_size)
 
     def call() -> None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        if backward:
-            torch.autograd.grad(out.sum(), (q, k, v))
+        normalised = weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+        torch.autograd.grad(x + F.silu(gate) * normalised, (x, gate, weight), upstream)
 
-    return mean_seconds(call, window)
+    with _OperationCounter() as counter:
+        call()
+    return mean_seconds(call, window), counter.moved_bytes, counter.count
+
+
+def attention_seconds(heads: int, sequence_length: int, head_dim: int, window: float) -> float:
+    """Seconds of causal fused attention of one sequence, forward, in fp32."""
+    q, k, v = (torch.randn(1, heads, sequence_length, head_dim) for _ in range(3))
+    return mean_seconds(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), window)
 
 
 def dispatch_seconds(window: float) -> float:
@@ -104,13 +116,21 @@ def dispatch_seconds(window: float) -> float:
 
 
 class _OperationCounter(TorchDispatchMode):
+    """Counts operations, and the bytes that those which are not views read and write."""
+
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        self.moved_bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
         self.count += 1
-        return func(*args, **(kwargs or {}))
+        alias = func._schema.returns[0].alias_info if func._schema.returns else None
+        if alias is None or alias.is_write:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
+            self.moved_bytes += sum(min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors)
+        return result
 
 
 class _TinyBlock(torch.nn.Module):
