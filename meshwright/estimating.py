@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from costmodel.specs import (
     Estimate,
+    Infeasible,
     InputError,
+    MissTerm,
+    NearestMiss,
     Plan,
     Recommendation,
     RuntimeProfile,
@@ -55,21 +57,65 @@ def with_estimate(plan: Plan, made: Estimate) -> Plan:
     return plan.model_copy(update={"estimate": made})
 
 
+def explain_miss(plan: Plan) -> Infeasible:
+    """Why an estimated plan does not fit: its memory term by term, and changes that were checked to help.
+
+    Args:
+        plan: a plan whose estimate does not fit.
+
+    Raises:
+        InputError: when the plan has no estimate, or fits.
+    """
+    from planner.search import search
+    from planner.space import declare_space
+
+    if plan.estimate is None or plan.estimate.fits:
+        raise InputError("the plan has no estimate that does not fit")
+    runtime = resolve_runtime(plan.runtime.name)
+    context = (plan.model, plan.cluster, plan.training, runtime)
+    answer = search(*context, declare_space(*context, fix=_as_fixed(plan)), top=1)
+    if isinstance(answer, Infeasible):
+        return answer
+    return Infeasible(rejections=(), nearest_miss=_own_miss(plan, plan.estimate), space=())
+
+
+def _as_fixed(plan: Plan) -> dict[str, str]:
+    """The plan as a space of one candidate, in the words of ``--fix``."""
+    from costmodel.runtimes.grid import Grid
+    from planner.axes import AXES
+
+    grid = Grid.from_plan(plan)
+    fixed = {name: axis.show(int(getattr(grid, name)[0])) for name, axis in AXES.items() if hasattr(grid, name)}
+    fixed["num_devices_used"] = str(plan.num_devices_used)
+    if len(plan.stages) > 1:
+        fixed["layers_per_stage"] = ",".join(str(stage.num_layers) for stage in plan.stages)
+    return fixed
+
+
+def _own_miss(plan: Plan, made: Estimate) -> NearestMiss:
+    """The miss as the estimate alone tells it."""
+    from planner.summary import summarize
+
+    stage = max(made.memory, key=lambda stage: stage.peak_bytes)
+    at_peak = [term for term in stage.terms if term.phase == stage.peak_phase and term.bytes]
+    return NearestMiss(
+        plan_summary=summarize(plan),
+        needed_bytes=made.peak_memory_bytes.device,
+        capacity_bytes=made.memory_capacity_bytes,
+        terms=tuple(MissTerm(name=term.name, bytes=term.bytes) for term in at_peak),
+        fixes=("plan without fixed sizes: meshwright plan finds what fits, or what is missing",),
+    )
+
+
 def training_duration(plan: Plan, tokens: int | float | str) -> TrainingDuration:
     """Time to train on ``tokens`` tokens at the plan's estimated step time.
 
     Raises:
         InputError: when ``tokens`` is no positive number, or the plan has no estimate.
     """
+    from planner.duration import training_duration as price
+
     total = parse_tokens(tokens)
     if plan.estimate is None:
         raise InputError("the plan has no estimate; estimate it first")
-    training = plan.training
-    steps = math.ceil(total / (training.global_batch_size * training.sequence_length))
-    seconds = steps * plan.estimate.step_time_seconds.value
-    return TrainingDuration(
-        total_tokens=total,
-        num_steps=steps,
-        seconds=seconds,
-        device_hours=seconds * plan.cluster.num_devices / 3600,
-    )
+    return price(plan, total)

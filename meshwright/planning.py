@@ -17,7 +17,7 @@ from costmodel.specs import (
     Recommendation,
     RuntimeProfile,
 )
-from meshwright.estimating import check_rules, training_duration
+from meshwright.estimating import check_rules
 from meshwright.inputs import make_training, parse_tokens, resolve_cluster, resolve_model, resolve_runtime
 from meshwright.version import __version__
 
@@ -77,7 +77,6 @@ def plan(
         attention=attention,
     )
     from planner.search import search
-
     from planner.space import declare_space
 
     space = declare_space(
@@ -88,16 +87,14 @@ def plan(
         fix={axis: _word(value) for axis, value in (fix or {}).items()},
         allow={axis: _words(values) for axis, values in (allow or {}).items()},
     )
-    answer = search(model, cluster, training, runtime, space, top=top)
+    answer = search(model, cluster, training, runtime, space, top=top, total_tokens=total_tokens)
     if isinstance(answer, Infeasible):
         return answer
-    duration = None if total_tokens is None else training_duration(answer.best, total_tokens)
     return answer.model_copy(
         update={
             "best": _with_provenance(answer.best, command),
             "alternatives": tuple(_with_provenance(other, command) for other in answer.alternatives),
             "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(answer.best)))),
-            "duration": duration,
         }
     )
 

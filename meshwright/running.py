@@ -2,32 +2,115 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodel.specs import ClusterSpec, Estimate, InputError, Observation
+from costmodel.specs import ClusterSpec, Estimate, InputError, Observation, Plan, Recommendation
+from meshwright.plan_files import load_plan
 
 if TYPE_CHECKING:
     from costmodel.specs import Comparison
 
+QUICK_SECONDS = 20.0
+THOROUGH_SECONDS = 120.0
+
+
+def run(
+    plan: Plan | Recommendation | str | Path,
+    *,
+    steps: int = 10,
+    data: str | Path | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    nnodes: int = 1,
+    node_rank: int = 0,
+    rdzv_endpoint: str | None = None,
+    progress: bool = False,
+) -> Observation:
+    """Train with the plan: start one process per device of this node with torchrun, and wait.
+
+    Args:
+        plan: a plan for the runtime ``torch``, a recommendation (its best plan), or a file of either.
+        steps: optimizer steps; step times are measured from the third on.
+        data: UTF-8 text to train on; None takes the text that meshwright carries.
+        output: file for the observation (JSON); None writes none.
+        force: replace an existing ``output``.
+        nnodes: nodes of the run; call this once on each.
+        node_rank: number of this node, from 0.
+        rdzv_endpoint: host:port of node 0, where the nodes meet.
+        progress: show loss and speed on stderr.
+
+    Raises:
+        InputError: when the plan, the text, the nodes or the output cannot be used, or torch is missing.
+        ExecutionError: when a process fails.
+    """
+    require_torch()
+    from executor.launch import run as launch
+
+    return launch(
+        load_plan(plan),
+        steps=steps,
+        data=data,
+        output=output,
+        force=force,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        rdzv_endpoint=rdzv_endpoint,
+        progress=progress,
+    )
+
+
+def run_reference(
+    plan: Plan | Recommendation | str | Path, *, steps: int = 10, data: str | Path | None = None
+) -> Observation:
+    """Train what the plan trains in one process, without any parallelism: the curve a plan must reproduce.
+
+    Args:
+        plan: as in `run`.
+        steps: as in `run`.
+        data: as in `run`.
+
+    Raises:
+        InputError: as `run`.
+        ExecutionError: when the process fails.
+    """
+    require_torch()
+    from executor.reference import run_reference as train
+
+    return train(load_plan(plan), steps=steps, data=data)
+
+
+def loss_difference(observation: Observation, reference: Observation) -> float:
+    """Largest absolute difference of the losses, step by step.
+
+    Raises:
+        InputError: when the two runs have different numbers of steps, or none.
+    """
+    found, needed = len(observation.losses), len(reference.losses)
+    if found != needed or not found:
+        raise InputError(f"losses cannot be compared: found {found} steps, and {needed} in the reference")
+    return max(abs(a - b) for a, b in zip(observation.losses, reference.losses, strict=True))
+
 
 def measure(*, processes: int, quick: bool = True) -> ClusterSpec:
-    """A profile of this machine's CPU as a cluster of ``processes`` devices; torch is needed.
+    """A profile of this machine's CPU as a cluster of ``processes`` devices.
 
     Args:
         processes: processes that will train side by side, each one device with its share of the cores.
-        quick: about 20 seconds; otherwise about two minutes.
+        quick: about 20 seconds; otherwise two minutes.
 
     Raises:
-        InputError: when ``processes`` is not between 1 and what the machine can run, or torch is missing.
+        InputError: when ``processes`` is not a number this machine can run, or torch is missing.
+        ExecutionError: when a measuring process fails.
     """
     require_torch()
     from executor.measure import measure_cpu
 
-    return measure_cpu(processes, 20.0 if quick else 120.0)
+    return measure_cpu(processes, QUICK_SECONDS if quick else THOROUGH_SECONDS)
 
 
 def compare(estimate: Estimate, observation: Observation) -> Comparison:
-    """Predicted beside measured, field by field."""
+    """Predicted beside measured, field by field, for every number that both carry."""
     from meshwright.validation.compare import compare as compare_fields
 
     return compare_fields(estimate, observation)
@@ -37,7 +120,7 @@ def require_torch() -> None:
     """Refuse politely where the ``run`` extra is not installed.
 
     Raises:
-        InputError: when torch or transformers cannot be imported.
+        InputError: when torch, transformers or safetensors cannot be found.
     """
     from importlib.util import find_spec
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from costmodel.models.loader import CatalogueEntry
-from costmodel.models.parameters import embedding_tensors, head_tensors, layer_tensors, num_parameters
+from costmodel.models.parameters import (
+    ParameterTensor,
+    embedding_tensors,
+    head_tensors,
+    layer_tensors,
+    num_parameters,
+)
 from costmodel.specs import LayerGroup, ModelSpec
 from meshwright import units
 from meshwright.cli.render.tables import facts, heading, rows
@@ -15,11 +21,10 @@ from meshwright.cli.render.tables import facts, heading, rows
 
 def render_catalogue(console: Console, entries: Sequence[CatalogueEntry]) -> None:
     """Names, kinds and sizes."""
-    body = [
-        (entry.name, entry.model_type, f"{entry.num_parameters:,}", ", ".join(entry.aliases) or "-")
-        for entry in entries
-    ]
-    rows(console, ("model", "type", "parameters", "also known as"), body, left=("model", "type"), wrap="also known as")
+    body = [(entry.name, entry.model_type, f"{entry.num_parameters:,}", ", ".join(entry.aliases)) for entry in entries]
+    columns = ("model", "type", "parameters", "also known as")
+    shown = 4 if console.width >= 100 else 3  # long hub names would break every row
+    rows(console, columns[:shown], [row[:shown] for row in body], left=("model", "type", "also known as"))
 
 
 def render_model(console: Console, model: ModelSpec) -> None:
@@ -69,5 +74,5 @@ def _layer_cells(group: LayerGroup) -> tuple[str, str]:
     )
 
 
-def _count(tensors: Sequence[object]) -> int:
-    return sum(getattr(tensor, "num_elements") for tensor in tensors)  # noqa: B009
+def _count(tensors: Sequence[ParameterTensor]) -> int:
+    return sum(tensor.num_elements for tensor in tensors)
