@@ -1,0 +1,150 @@
+"""What runtime ``torch`` keeps for backward: Hugging Face's modules under autograd, in bytes per micro-batch.
+
+One layer, one micro-batch of b sequences of s tokens. T = s b tokens; z = tokens per rank between modules (T / t under
+sequence parallelism, else T); t tensor-parallel size; c bytes of the compute format and w = max(4, c), because norms and
+the unfused softmax work in float32 at least; h hidden, a query heads, k key-value heads, d head size, f feed-forward size.
+
+    (1) RMSNorm, two a layer: its input in float32, the normalised tensor, 1 / rms     2 (z h (4 + c) + 4 z)
+    (2) LayerNorm, two a layer: its input, mean and 1 / deviation                      2 (z h c + 2 z c)
+    (3) gathered inputs of the first attention and feed-forward projections            2 T h c
+    (4) query and key norms (qwen3), as (1) per head                                   T (a + k) / t (d (4 + c) + 4)
+    (5) fused attention: q, k, v, output, log-sum-exp                                  c T d (2 a + 2 k) / t + w T a / t
+    (6) unfused attention: q, expanded k and v, probabilities in w bytes; output in c  w T (3 a d + a s) / t + c T a d / t
+    (7) gated feed-forward: gate, activation, up, their product                        4 c T f / t
+    (8) feed-forward: activation's saved tensors and its output                        g c T f / t
+        g = 5 for gelu_new (its formula in elementary operations), 2 for gelu and gelu_pytorch_tanh and silu, 1 for relu
+    (9) the layer's input, all that full recomputation keeps                           c z h
+
+``core_attention`` recomputation drops the log-sum-exp of (5), and of (6) all but c T d (a + 2 k) / t and the output.
+Backward needs, beyond what is kept, the gradients of the widest point of the layer:
+
+    (10) gated: the product's, then those of activation and up                         c (2 T f / t + T h)
+         not gated: those of the activation's elementary operations                    c (3 T f / t + T h)
+
+Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V / t or V columns:
+
+    (11) log-probabilities, their gradient and the logits' gradient, float32 at least  3 w T V
+
+All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (tests/costmodel/test_memory_activations.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.runtimes.grid import Grid
+from costmodel.shard_sizes import Column, ceil_div
+from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
+
+NORM_BYTES = 4
+GELU_NEW_TENSORS = 5
+ACTIVATION_TENSORS = {"gelu_new": GELU_NEW_TENSORS, "relu": 1}
+DEFAULT_ACTIVATION_TENSORS = 2
+GATED_TENSORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Bytes of one layer and micro-batch (columns).
+
+    ``kept``: for backward when nothing is recomputed. ``attention_internals``: the part of it that core-attention
+    recomputation drops. ``layer_input``: all that full recomputation keeps. ``backward``: gradients that backward
+    holds at the layer's widest point beyond what is kept.
+    """
+
+    kept: Column
+    attention_internals: Column
+    layer_input: Column
+    backward: Column
+
+    def kept_under(self, recompute: Column) -> Column:
+        """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
+        return np.choose(recompute, [self.kept, self.kept - self.attention_internals, self.layer_input])
+
+
+@dataclass(frozen=True, slots=True)
+class EndBytes:
+    """Bytes per micro-batch on the stage with the head (columns): kept for backward, and the logits while they live."""
+
+    kept: Column
+    logits: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one micro-batch on one device (columns): in all, and between modules (cut by sequence parallelism)."""
+
+    whole: Column
+    between: Column
+
+    @staticmethod
+    def of(training: TrainingSpec, grid: Grid) -> Tokens:
+        """The columns of a grid."""
+        cut = np.where(grid.sequence_parallel == 1, grid.tensor_parallel_size, 1)
+        share = ceil_div(np.full_like(cut, training.sequence_length), cut)
+        return Tokens(training.sequence_length * grid.micro_batch_size, share * grid.micro_batch_size)
+
+
+def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> LayerBytes:
+    """Equations (1) to (10) for one layer of ``group``."""
+    compute = BYTES_PER_ELEMENT[training.precision.compute]
+    tokens, size = Tokens.of(training, grid), grid.tensor_parallel_size
+    width, tensors, transient = group.feed_forward.intermediate_size, *_feed_forward_tensors(group)
+    attention, dropped = _attention_bytes(group, training, grid)
+    norms = 2 * _norm_bytes(model, compute, tokens.between)
+    inputs = 2 * tokens.whole * model.hidden_size * compute
+    wide = compute * ceil_div(tokens.whole * width, size)
+    return LayerBytes(
+        kept=norms + inputs + attention + tensors * wide,
+        attention_internals=dropped,
+        layer_input=compute * tokens.between * model.hidden_size,
+        backward=transient * wide + compute * tokens.whole * model.hidden_size,
+    )
+
+
+def torch_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> EndBytes:
+    """Final norm, head input and equation (11)."""
+    compute = BYTES_PER_ELEMENT[training.precision.compute]
+    tokens = Tokens.of(training, grid)
+    columns = ceil_div(
+        np.full_like(tokens.whole, model.padded_vocab_size),
+        np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1),
+    )
+    kept = _norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size
+    return EndBytes(kept=kept, logits=3 * max(NORM_BYTES, compute) * tokens.whole * columns)
+
+
+def _norm_bytes(model: ModelSpec, compute: int, tokens: Column) -> Column:
+    """One norm, equations (1) and (2), without its output."""
+    if model.norm == "rmsnorm":
+        return tokens * (model.hidden_size * (NORM_BYTES + compute) + NORM_BYTES)
+    return tokens * compute * (model.hidden_size + 2)
+
+
+def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> tuple[Column, Column]:
+    """Equations (4) to (6) and what of them core-attention recomputation drops."""
+    attention, compute = group.attention, BYTES_PER_ELEMENT[training.precision.compute]
+    wide = max(NORM_BYTES, compute)
+    heads, key_heads, head_dim = attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim
+    share = ceil_div(training.sequence_length * grid.micro_batch_size * heads, grid.tensor_parallel_size)
+    key_share = ceil_div(training.sequence_length * grid.micro_batch_size * key_heads, grid.tensor_parallel_size)
+    norms = np.zeros_like(share)
+    if attention.qk_norm:
+        norms = (share + key_share) * (head_dim * (NORM_BYTES + compute) + NORM_BYTES)
+    inputs = compute * head_dim * (share + 2 * key_share)
+    output = compute * head_dim * share
+    if training.attention_implementation == "fused":
+        return norms + inputs + output + wide * share, wide * share
+    internals = wide * share * (3 * head_dim + training.sequence_length)
+    return norms + internals + output, internals - inputs
+
+
+def _feed_forward_tensors(group: LayerGroup) -> tuple[int, int]:
+    """Kept and transient tensors of T f / t elements, equations (7), (8) and (10)."""
+    feed_forward = group.feed_forward
+    if feed_forward.gated:
+        return GATED_TENSORS, 2
+    tensors = ACTIVATION_TENSORS.get(feed_forward.activation, DEFAULT_ACTIVATION_TENSORS)
+    return tensors, 3 if feed_forward.activation == "gelu_new" else 1

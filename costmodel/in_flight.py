@@ -1,0 +1,44 @@
+"""Micro-batches whose activations a pipeline rank keeps at once, as columns over candidates.
+
+    (1) none: 1; naive and GPipe: m; 1F1B: min(m, p - s)                                    at rank s of p, m micro-batches
+    (2) interleaved, chunk micro-batches: K = min(m v, 2 (p - s - 1) + (v - 1) r + 1)       r = m // max(1, m // p)
+    (3) of them of chunk c: K_c = r (K // (r v)) + clip(K mod (r v) - c r, 0, r)            forwards run in rounds of r
+
+Sources: arXiv 2104.04473 section 2.2; Megatron-LM schedules.py and torch 2.13.0 ScheduleInterleaved1F1B (warm-up operations).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.shard_sizes import Column
+
+
+def in_flight(grid: Grid, rank: Column) -> Column:
+    """Equations (1) and (2): micro-batches of a chunk, all chunks together."""
+    count, size, chunks = grid.num_micro_batches, grid.pipeline_parallel_size, grid.num_model_chunks
+    one_forward_one_backward = np.minimum(count, size - rank)
+    interleaved = np.minimum(count * chunks, 2 * (size - rank - 1) + (chunks - 1) * micro_batches_per_round(grid) + 1)
+    by_schedule = {
+        "none": np.ones_like(count),
+        "naive": count,
+        "gpipe": count,
+        "1f1b": one_forward_one_backward,
+        "interleaved_1f1b": interleaved,
+    }
+    return np.choose(grid.pipeline_schedule, [by_schedule[name] for name in SCHEDULES])
+
+
+def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:
+    """Equation (3) for interleaved rows; a rank with one chunk keeps ``total``."""
+    per_round = micro_batches_per_round(grid)
+    cycle = per_round * grid.num_model_chunks
+    part = per_round * (total // cycle) + np.clip(total % cycle - chunk * per_round, 0, per_round)
+    return np.where(grid.num_model_chunks > 1, part, total if chunk == 0 else 0)
+
+
+def micro_batches_per_round(grid: Grid) -> Column:
+    """r of equation (2)."""
+    rounds = np.maximum(1, grid.num_micro_batches // grid.pipeline_parallel_size)
+    return grid.num_micro_batches // rounds

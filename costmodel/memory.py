@@ -1,0 +1,142 @@
+"""Peak memory of a plan and of whole grids of candidates: per pipeline rank, phase and term.
+
+    (1) peak of a rank        = max over phases of the sum of its terms
+    (2) allocated             = max over pipeline ranks of (1), on the fullest device of the rank
+    (3) reserved              = allocated x reserved_over_allocated                  (what the caching allocator holds)
+    (4) device                = reserved + context_bytes                             (CUDA context, libraries, communicators)
+
+A ``cpu`` device has neither a caching allocator nor a context: (3) and (4) equal (2).
+
+The formulas live in torch_memory.py and megatron_memory.py, written once over columns; a plan is a grid of one row.
+state_memory.py gives parameters, gradients and optimizer state exactly for every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
+from costmodel.rank_totals import Inputs, PhaseTerms, total
+from costmodel.runtimes.grid import Grid
+from costmodel.shard_sizes import Column
+from costmodel.specs import (
+    ClusterSpec,
+    DeviceSpec,
+    InputError,
+    MemoryTerm,
+    ModelSpec,
+    PeakMemory,
+    Phase,
+    Plan,
+    RuntimeProfile,
+    StageMemory,
+    TrainingSpec,
+)
+from costmodel.stage_contents import RankContents, grid_contents, plan_contents
+from costmodel.state_memory import StateBytes, state_bytes
+from costmodel.torch_memory import torch_inputs, torch_rank_memory
+
+__all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", "plan_memory", "state_bytes"]
+
+InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, Grid], Inputs]
+RankMemory = Callable[[Inputs, RankContents], PhaseTerms]
+
+_RUNTIMES: dict[str, tuple[InputsOf, RankMemory]] = {
+    "torch": (torch_inputs, torch_rank_memory),
+    "megatron": (megatron_inputs, megatron_rank_memory),
+}
+
+
+def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
+    """Terms and peak of the fullest device of every pipeline rank, equation (1).
+
+    Raises:
+        InputError: when the runtime has no memory model.
+    """
+    inputs_of, rank_memory = _memory_model(runtime)
+    inputs = inputs_of(plan.model, plan.training, runtime, Grid.from_plan(plan))
+    return tuple(
+        _stage_memory(rank, rank_memory(inputs, plan_contents(plan, rank)))
+        for rank in range(plan.parallel.pipeline_parallel_size)
+    )
+
+
+def peak_memory(stages: Sequence[StageMemory], runtime: RuntimeProfile, device: DeviceSpec) -> PeakMemory:
+    """Equations (2) to (4)."""
+    allocated = np.array([max(stage.peak_bytes for stage in stages)], dtype=np.int64)
+    reserved, held = _reserved(allocated, runtime, device), _device(allocated, runtime, device)
+    return PeakMemory(allocated=int(allocated[0]), reserved=int(reserved[0]), device=int(held[0]))
+
+
+def grid_peak_bytes(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+) -> NDArray[np.float64]:
+    """Equation (4) for every row, stages split evenly: `peak_memory`'s ``device`` of that row's plan.
+
+    Args:
+        model: what is trained.
+        cluster: its device decides on allocator and context.
+        training: batch, sequence, precision, optimizer.
+        runtime: the training framework.
+        grid: candidates; rows that break a rule get a number without meaning.
+
+    Returns:
+        Bytes, float64 [rows].
+
+    Raises:
+        InputError: when the runtime has no memory model.
+    """
+    inputs_of, rank_memory = _memory_model(runtime)
+    inputs = inputs_of(model, training, runtime, grid)
+    peaks = []
+    for contents in grid_contents(model, grid):
+        phases = rank_memory(inputs, contents)
+        peaks.append(reduce(np.maximum, (total(terms) for terms in phases.values())))
+    allocated = reduce(np.maximum, peaks)
+    return _device(allocated, runtime, cluster.device).astype(np.float64)
+
+
+def host_memory_bytes(plan: Plan) -> int:
+    """Host RAM that the plan itself needs: 0, because nothing is offloaded.
+
+    What a training process takes on top (libraries, pinned batches, checkpoint staging) does not depend on the plan and
+    is not modelled.
+    """
+    del plan
+    return 0
+
+
+def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, RankMemory]:
+    if runtime.name not in _RUNTIMES:
+        raise InputError(f"no memory model for runtime {runtime.name!r}; supported: {', '.join(_RUNTIMES)}")
+    return _RUNTIMES[runtime.name]
+
+
+def _stage_memory(rank: int, phases: PhaseTerms) -> StageMemory:
+    """Row 0 of the columns as a spec; terms of 0 bytes are left out."""
+    terms = tuple(
+        MemoryTerm(name=name, bytes=int(column[0]), phase=phase)
+        for phase, columns in phases.items()
+        for name, column in columns.items()
+        if column[0]
+    )
+    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in phases.items()}
+    peak: Phase = max(sums, key=lambda phase: sums[phase])
+    return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak)
+
+
+def _reserved(allocated: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
+    """Equation (3), rounded up."""
+    if device.kind == "cpu":
+        return allocated
+    return np.asarray(np.ceil(allocated * runtime.reserved_over_allocated), dtype=np.int64)
+
+
+def _device(allocated: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
+    """Equation (4)."""
+    reserved = _reserved(allocated, runtime, device)
+    return reserved if device.kind == "cpu" else reserved + runtime.context_bytes

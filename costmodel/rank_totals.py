@@ -1,0 +1,179 @@
+"""Sums over the model chunks of one pipeline rank, shared by the runtimes' memory models.
+
+(1) activations in flight = sum over chunks of K_c A_c       A_c kept per micro-batch: layers, and the head side where it is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+
+import numpy as np
+
+from costmodel.activation_memory import EndBytes, LayerBytes
+from costmodel.in_flight import in_flight, in_flight_of_chunk
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, model_sizes
+from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, Phase, RuntimeProfile, TrainingSpec
+from costmodel.stage_contents import Chunk, RankContents
+from costmodel.state_memory import ChunkSizes, chunk_sizes
+
+Terms = dict[str, Column]
+PhaseTerms = dict[Phase, Terms]
+LayerModel = Callable[[ModelSpec, LayerGroup, TrainingSpec, Grid], LayerBytes]
+EndModel = Callable[[ModelSpec, TrainingSpec, Grid], EndBytes]
+
+FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What all pipeline ranks of a grid share: element sizes of the fullest device and bytes of activations."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    grid: Grid
+    sizes: ModelSizes
+    layers: tuple[LayerBytes, ...]
+    end: EndBytes
+
+    def bytes_of(self, use: str) -> int:
+        """Bytes per element of one of the precision's formats; 0 when there is no such copy."""
+        name = getattr(self.training.precision, use)
+        return BYTES_PER_ELEMENT[name] if name else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankTotals:
+    """One pipeline rank per row.
+
+    ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
+    ``in_flight``: equation (1); ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under
+    its recomputation; ``recomputed`` and ``backward``: what its backward makes again and its widest gradients.
+    ``logits``: of one micro-batch, 0 without the head. ``received`` and ``sent``: chunks that receive their input from
+    another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight. ``earlier``:
+    1 where a backward has finished when the peak is reached.
+    """
+
+    sizes: Sizes
+    layer_sizes: Sizes
+    last: ChunkSizes
+    in_flight: Column
+    micro_batch: Column
+    layer: Column
+    recomputed: Column
+    backward: Column
+    logits: Column
+    received: Column
+    sent: Column
+    received_in_flight: Column
+    sent_in_flight: Column
+    earlier: Column
+
+
+def gather_inputs(
+    model: ModelSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    *,
+    layer_model: LayerModel,
+    end_model: EndModel,
+) -> Inputs:
+    """The tables for a grid."""
+    cut = Cut(grid.tensor_parallel_size, grid.data_parallel_shard_size)
+    return Inputs(
+        model=model,
+        training=training,
+        grid=grid,
+        sizes=model_sizes(model, runtime, cut),
+        layers=tuple(layer_model(model, group, training, grid) for group in model.layers),
+        end=end_model(model, training, grid),
+    )
+
+
+def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
+    """Add up the chunks of a rank."""
+    grid, chunks = inputs.grid, contents.chunks
+    running = in_flight(grid, contents.rank)
+    counts = [in_flight_of_chunk(grid, running, index) for index in range(len(chunks))]
+    sizes = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in chunks]
+    kept = [_kept(inputs, chunk) for chunk in chunks]
+    received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
+    sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
+    last = grid.num_model_chunks - 1
+    layer, recomputed, backward = _widest_layer(inputs, chunks)
+    return RankTotals(
+        sizes=reduce(Sizes.__add__, (size.total for size in sizes)),
+        layer_sizes=reduce(Sizes.__add__, (size.layers for size in sizes)),
+        last=_pick_sizes(sizes, last),
+        in_flight=_dot(counts, kept),
+        micro_batch=pick(last, kept),
+        layer=layer,
+        recomputed=recomputed,
+        backward=backward,
+        logits=inputs.end.logits * reduce(np.maximum, (chunk.head for chunk in chunks)),
+        received=reduce(np.add, received),
+        sent=reduce(np.add, sent),
+        received_in_flight=_dot(counts, received),
+        sent_in_flight=_dot(counts, sent),
+        earlier=(grid.num_micro_batches * grid.num_model_chunks > running).astype(np.int64),
+    )
+
+
+def pick(index: Column, columns: Sequence[Column]) -> Column:
+    """Row by row, the column that ``index`` names."""
+    stacked = np.stack(np.broadcast_arrays(*columns))
+    return np.asarray(stacked[index, np.arange(stacked.shape[1])])
+
+
+def total(terms: Terms) -> Column:
+    """Sum of all terms."""
+    return reduce(np.add, terms.values())
+
+
+def largest(instants: Sequence[Terms]) -> Terms:
+    """The terms of the instant with the largest sum, row by row; a term that an instant lacks is 0 there."""
+    sums = np.stack([total(terms) for terms in instants])
+    winner = np.argmax(sums, axis=0)
+    names = dict.fromkeys(name for terms in instants for name in terms)
+    zero = np.zeros_like(sums[0])
+    return {name: pick(winner, [terms.get(name, zero) for terms in instants]) for name in names}
+
+
+def _kept(inputs: Inputs, chunk: Chunk) -> Column:
+    """A_c of equation (1)."""
+    layers = (
+        layer.kept_under(chunk.recompute) * count for layer, count in zip(inputs.layers, chunk.layers, strict=True)
+    )
+    return reduce(np.add, layers) + inputs.end.kept * chunk.head
+
+
+def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk]) -> tuple[Column, Column, Column]:
+    """Kept, recomputed and backward bytes, each the largest over the layers of the rank."""
+    zero = np.zeros(len(inputs.grid), dtype=np.int64)
+    kept, recomputed, backward = zero, zero, zero
+    for chunk in chunks:
+        for layer, count in zip(inputs.layers, chunk.layers, strict=True):
+            held = layer.kept_under(chunk.recompute)
+            present = count > 0
+            kept = np.maximum(kept, held * present)
+            recomputed = np.maximum(recomputed, (layer.kept - held) * present)
+            backward = np.maximum(backward, layer.backward * present)
+    return kept, recomputed, backward
+
+
+def _pick_sizes(chunks: Sequence[ChunkSizes], index: Column) -> ChunkSizes:
+    parts = {}
+    for part in ("root", "head_side", "layers", "last_layer"):
+        sizes = [getattr(chunk, part) for chunk in chunks]
+        parts[part] = Sizes(*(pick(index, [getattr(size, name) for size in sizes]) for name in _SIZE_FIELDS))
+    return ChunkSizes(**parts)
+
+
+def _dot(counts: Sequence[Column], values: Sequence[Column]) -> Column:
+    return reduce(np.add, (count * value for count, value in zip(counts, values, strict=True)))
+
+
+_SIZE_FIELDS = tuple(field.name for field in fields(Sizes))

@@ -1,0 +1,136 @@
+"""How many elements of a model's tensors one device holds, as columns over candidates.
+
+Tensor parallelism cuts a tensor first, then data parallelism shards what is left along dim 0.
+
+    (1) rows of part i of n of an extent e        = clip(e - i k, 0, k)          k = ceil(e / n)     (torch.chunk)
+    (2) local elements of a tensor                = product of its extents, the tensor-parallel one by (1) in every block
+    (3) padded shard (FSDP2)                      = ceil(local rows / n) x rest  on every rank
+    (4) own shard                                 = (1) of the local rows x rest
+    (5) shard of a flat buffer (Megatron)         = ceil(local elements / n)
+
+Index 0 of (1) is the largest part, so a cut whose indices are 0 describes the fullest device.
+Sources: torch 2.13.0, torch/distributed/fsdp/_fully_shard/_fsdp_param.py (`_init_sharded_param`: `padded_sharded_size` is the
+size of chunk 0); torch/distributed/tensor/placement_types.py (`Shard`); Megatron-LM, param_and_grad_buffer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
+from costmodel.specs import ModelSpec, RuntimeProfile
+
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Sizes of the tensor-parallel and the sharding group (columns) and one device's place in them."""
+
+    tensor_parallel_size: Column
+    shard_size: Column
+    tensor_parallel_index: int = 0
+    shard_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Elements that one device holds of a set of tensors (columns).
+
+    ``local``: after tensor parallelism, before sharding. ``padded`` and ``own``: the shard with and without FSDP2's
+    padding. ``gathered``: the padded shards of the whole group together. ``tensors``: their number.
+    """
+
+    local: Column
+    padded: Column
+    own: Column
+    gathered: Column
+    tensors: Column
+
+    def __add__(self, other: Sizes) -> Sizes:
+        return Sizes(
+            self.local + other.local,
+            self.padded + other.padded,
+            self.own + other.own,
+            self.gathered + other.gathered,
+            self.tensors + other.tensors,
+        )
+
+    def times(self, count: Column | int) -> Sizes:
+        """``count`` such sets."""
+        return Sizes(
+            self.local * count, self.padded * count, self.own * count, self.gathered * count, self.tensors * count
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """Sizes of the parts that pipeline stages are made of.
+
+    ``token_embedding`` is part of ``embedding``; ``head`` is the final norm and, unless tied, the head;
+    ``layers`` has one entry per layer group.
+    """
+
+    embedding: Sizes
+    token_embedding: Sizes
+    head: Sizes
+    final_norm: Sizes
+    layers: tuple[Sizes, ...]
+
+
+def ceil_div(value: Column, divisor: Column | int) -> Column:
+    """Division rounded up."""
+    return np.asarray(-(-value // divisor), dtype=np.int64)
+
+
+def part_of(extent: Column | int, parts: Column, index: int) -> Column:
+    """Equation (1)."""
+    chunk = ceil_div(np.asarray(extent, dtype=np.int64), parts)
+    return np.clip(extent - index * chunk, 0, chunk)
+
+
+def model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSizes:
+    """Equations (2) to (5) for every part of the model."""
+    embedding = [_embedding_cut(model, runtime, tensor) for tensor in embedding_tensors(model)]
+    head = head_tensors(model)
+    norm = [tensor for tensor in head if tensor.tensor_parallel_dim is None]
+    starts = np.cumsum([0, *(group.count for group in model.layers)])
+    return ModelSizes(
+        embedding=tensors_sizes(embedding, cut),
+        token_embedding=tensors_sizes(embedding[:1], cut),
+        head=tensors_sizes(head, cut),
+        final_norm=tensors_sizes(norm, cut),
+        layers=tuple(tensors_sizes(layer_tensors(model, int(start)), cut) for start in starts[:-1]),
+    )
+
+
+def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:
+    """Equations (2) to (4) summed over ``tensors``."""
+    zero = np.zeros_like(cut.tensor_parallel_size)
+    total = Sizes(zero, zero, zero, zero, zero)
+    for tensor in tensors:
+        total += _tensor_sizes(tensor, cut)
+    return total
+
+
+def _tensor_sizes(tensor: ParameterTensor, cut: Cut) -> Sizes:
+    one = np.ones_like(cut.tensor_parallel_size)
+    extents = [extent * one for extent in tensor.shape]
+    if (dim := tensor.tensor_parallel_dim) is not None:
+        block = tensor.shape[dim] // tensor.split_parts
+        extents[dim] = tensor.split_parts * part_of(block, cut.tensor_parallel_size, cut.tensor_parallel_index)
+    rest = np.prod(extents[1:], axis=0, dtype=np.int64) * one
+    padded = ceil_div(extents[0], cut.shard_size) * rest
+    own = part_of(extents[0], cut.shard_size, cut.shard_index) * rest
+    return Sizes(extents[0] * rest, padded, own, padded * cut.shard_size, one)
+
+
+def _embedding_cut(model: ModelSpec, runtime: RuntimeProfile, tensor: ParameterTensor) -> ParameterTensor:
+    """A tied table is cut along the vocabulary with the head; an untied one as the runtime does."""
+    if tensor.tensor_parallel_dim is None or model.tie_word_embeddings or runtime.embedding_tensor_parallel == "vocab":
+        return tensor
+    return ParameterTensor(tensor.name, tensor.shape, 1)

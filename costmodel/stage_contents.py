@@ -1,0 +1,112 @@
+"""What one pipeline rank holds: its model chunks, as columns over candidates.
+
+Virtual stage k = chunk x p + rank of p x v holds, split evenly (stages.even_split, in closed form),
+
+    (1) n_k = L // V + [0 < k <= e] + [k = 0 and e > V - 2]          V = p v,  e = L mod V,  k < V - 1
+    (2) start_k = k (L // V) + min(max(k - 1, 0), e) + [k > 0 and e > V - 2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.shard_sizes import Column
+from costmodel.specs import ModelSpec, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One model chunk of a pipeline rank.
+
+    ``layers``: number of layers per layer group of the model. ``embedding``, ``head`` and ``exists`` are 0 or 1;
+    ``recompute`` indexes `RECOMPUTE_KINDS`.
+    """
+
+    layers: tuple[Column, ...]
+    embedding: Column
+    head: Column
+    exists: Column
+    recompute: Column
+
+    @property
+    def num_layers(self) -> Column:
+        """Layers of all groups together."""
+        return np.sum(self.layers, axis=0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RankContents:
+    """A pipeline rank (column) and its chunks in the order they run."""
+
+    rank: Column
+    chunks: tuple[Chunk, ...]
+
+
+def plan_contents(plan: Plan, rank: int) -> RankContents:
+    """The chunks of pipeline rank ``rank`` of a complete plan, columns of one row."""
+    chunks = []
+    for stage in sorted((stage for stage in plan.stages if stage.rank == rank), key=lambda stage: stage.chunk):
+        chunks.append(
+            Chunk(
+                layers=_overlaps(plan.model, np.array([stage.start]), np.array([stage.stop])),
+                embedding=np.array([stage.embedding], dtype=np.int64),
+                head=np.array([stage.head], dtype=np.int64),
+                exists=np.ones(1, dtype=np.int64),
+                recompute=np.array([RECOMPUTE_KINDS.index(stage.recompute.kind)]),
+            )
+        )
+    return RankContents(np.array([rank], dtype=np.int64), tuple(chunks))
+
+
+def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
+    """Evenly split contents of the ranks among which the fullest device is.
+
+    With equal layers those are ranks 0 (embedding, most micro-batches in flight), 1 (at least as many layers and
+    micro-batches in flight as any rank after it) and the last (head, logits); otherwise all ranks.
+    """
+    size = grid.pipeline_parallel_size
+    last = size - 1
+    if len(model.layers) == 1:
+        ranks = [np.zeros_like(size), np.minimum(1, last), last]
+    else:
+        ranks = [np.minimum(rank, last) for rank in range(int(size.max(initial=1)))]
+    for rank in ranks:
+        yield even_contents(model, grid, rank)
+
+
+def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
+    """Equations (1) and (2) for one rank per row."""
+    size, count = grid.pipeline_parallel_size, grid.num_model_chunks
+    virtual, depth = size * count, model.num_hidden_layers
+    base, extra = depth // virtual, depth % virtual
+    first_extra = extra > virtual - 2
+    chunks = []
+    for index in range(int(count.max(initial=1))):
+        k = index * size + rank
+        exists = (index < count).astype(np.int64)
+        layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
+        start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
+        chunks.append(
+            Chunk(
+                layers=tuple(overlap * exists for overlap in _overlaps(model, start, start + layers)),
+                embedding=exists * (k == 0),
+                head=exists * (k == virtual - 1),
+                exists=exists,
+                recompute=grid.recompute,
+            )
+        )
+    return RankContents(rank, tuple(chunks))
+
+
+def _overlaps(model: ModelSpec, start: Column, stop: Column) -> tuple[Column, ...]:
+    """How many of the layers ``start`` to ``stop`` belong to each layer group."""
+    overlaps, begin = [], 0
+    for group in model.layers:
+        end = begin + group.count
+        overlaps.append(np.maximum(np.minimum(stop, end) - np.maximum(start, begin), 0))
+        begin = end
+    return tuple(overlaps)

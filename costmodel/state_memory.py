@@ -1,0 +1,208 @@
+"""Bytes of parameters, gradients and optimizer state, exactly, for every global rank at three instants.
+
+Letters: elements of one device (shard_sizes.py): ``local`` after tensor parallelism, ``padded`` its ZeRO shard with
+FSDP2's padding, ``own`` without. Bytes per element (PrecisionSpec): P parameter, C compute, R reduce, G gradient, S state,
+M master (0 when the parameter is the master). m micro-batches. Sums run over the tensors of the rank's pipeline stages; a
+tied table counts once per stage that holds it.
+
+Runtime ``torch`` (sharding ``fsdp2``). *Plain*: one data-parallel replica and C = P, no wrapper. *Wrapped*: otherwise.
+
+    parameters, at every instant
+      (1) plain                                                P local
+      (2) wrapped                                              P padded          (ZeRO 0: one shard, padded = local)
+    gradients
+      (3) after_init                                           0
+      (4) before_reduction, plain                              G local           (after the last micro-batch's backward)
+      (5) before_reduction, wrapped, no pipeline: the first group to reduce is the last layer's. Its gradients and those of
+          the head side (final norm, head or tied table) are whole, unsharded, in the compute format:
+              current = C (local of the last layer + local of the head side)
+          m = 1                                                current
+          m > 1, ZeRO 0 or 1, C = R                            C local           (accumulated in place)
+          m > 1, ZeRO 0 or 1, C != R                           R local + current (accumulated apart, in the reduce format)
+          m > 1, ZeRO 2 or 3                                   G padded + current
+      (6) before_reduction, wrapped, pipeline: torch reduces once per step, stage by stage (REDUCE_GRAD)
+          1F1B, GPipe, naive                                   R local
+          interleaved                                          R local of the chunks whose backward has begun: the last chunk,
+                                                               and the others when there are two or more rounds
+      (7) after_step                                           G local (plain), G padded (wrapped: views of one flat
+                                                               reduce-scatter output per FSDP group)
+    optimizer state
+      (8) after_init                                           0
+      (9) later                                                k S own + 4 t     k moments; t tensors with AdamW (its ``step``
+                                                               is a 4-byte tensor per parameter), t = 0 with SGD
+
+    Gathered copies, hpZ's per-group copies and collectives' buffers are working memory (stage_memory.py), not state.
+
+Runtime ``megatron`` (sharding ``flat``): buffers live from initialisation on; with the distributed optimizer d devices
+share the optimizer state (d = 1 without).
+
+     (10) parameters P local; gradients G local; optimizer state M ceil(local / d), after the first step (M + k S) ceil(local / d)
+
+Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param,_fsdp_param_group,_fsdp_collectives}.py,
+torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-guide/dist_optimizer.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from costmodel.shard_sizes import Cut, ModelSizes, Sizes, ceil_div, model_sizes
+from costmodel.specs import BYTES_PER_ELEMENT, InputError, Instant, ModelSpec, Plan, RuntimeProfile, TrainingSpec
+from costmodel.stage_contents import Chunk, plan_contents
+
+ADAM_STEP_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Storage bytes on one device at one instant."""
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSizes:
+    """Sizes of one model chunk.
+
+    ``root``: embedding, final norm and head, the root FSDP group. ``head_side``: the part of it whose gradients exist
+    when the layers' backward begins. ``layers``: all layers; ``last_layer``: one layer of the last kind.
+    """
+
+    root: Sizes
+    head_side: Sizes
+    layers: Sizes
+    last_layer: Sizes
+
+    @property
+    def total(self) -> Sizes:
+        """Everything in the chunk."""
+        return self.root + self.layers
+
+
+def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes:
+    """Sizes of the tensors of ``chunk``; a stage with a tied head but no embedding holds its own copy of the table."""
+    head_side = sizes.head.times(chunk.head)
+    tied = sizes.token_embedding.times(chunk.head) if model.tie_word_embeddings else None
+    root = sizes.embedding.times(chunk.embedding) + head_side
+    if tied is not None:
+        root += tied.times(1 - chunk.embedding)
+        head_side += tied
+    layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
+    last = [size.times(count > 0) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
+    return ChunkSizes(root, head_side, reduce(Sizes.__add__, layers), _last_present(last))
+
+
+def is_wrapped(training: TrainingSpec, data_parallel_size: int) -> bool:
+    """Whether runtime ``torch`` uses `fully_shard` or `replicate` for a plan."""
+    return data_parallel_size > 1 or training.precision.compute != training.precision.parameter
+
+
+def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant, StateBytes]:
+    """Equations (1) to (10) for one global rank.
+
+    Args:
+        plan: a complete plan; ``rank`` is row-major over its ``axis_order``.
+        runtime: the profile the plan is meant for.
+        rank: global rank, 0 to the number of devices used less one.
+
+    Raises:
+        InputError: when the plan has no such rank.
+    """
+    place = coordinates(plan, rank)
+    cut = Cut(
+        tensor_parallel_size=np.array([plan.parallel.tensor_parallel_size]),
+        shard_size=np.array([plan.parallel.data_parallel_shard_size]),
+        tensor_parallel_index=place["tp"],
+        shard_index=place["dp_shard"],
+    )
+    sizes = model_sizes(plan.model, runtime, cut)
+    chunks = [chunk_sizes(plan.model, sizes, chunk) for chunk in plan_contents(plan, place["pp"]).chunks]
+    if runtime.sharding == "flat":
+        return _flat_state(plan, chunks)
+    return _fsdp2_state(plan, chunks)
+
+
+def coordinates(plan: Plan, rank: int) -> dict[str, int]:
+    """Place of a global rank on every mesh axis; the last axis of ``axis_order`` varies fastest.
+
+    Raises:
+        InputError: when the plan has no such rank.
+    """
+    if not 0 <= rank < plan.num_devices_used:
+        raise InputError(f"rank {rank} is not in the plan; it uses ranks 0 to {plan.num_devices_used - 1}")
+    parallel = plan.parallel
+    sizes = {
+        "pp": parallel.pipeline_parallel_size,
+        "dp_replicate": parallel.data_parallel_replicate_size,
+        "dp_shard": parallel.data_parallel_shard_size,
+        "cp": parallel.context_parallel_size,
+        "tp": parallel.tensor_parallel_size,
+    }
+    place: dict[str, int] = {}
+    for axis in reversed(plan.axis_order):
+        rank, place[axis] = divmod(rank, sizes[axis])
+    return place
+
+
+def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateBytes]:
+    training = plan.training
+    precision, optimizer = training.precision, training.optimizer
+    total = reduce(Sizes.__add__, (chunk.total for chunk in chunks))
+    wrapped = is_wrapped(training, plan.parallel.data_parallel_size)
+    held = int((total.padded if wrapped else total.local)[0])
+    parameters = held * BYTES_PER_ELEMENT[precision.parameter]
+    state = int(total.own[0]) * optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]
+    state += ADAM_STEP_BYTES * int(total.tensors[0]) * (optimizer.name == "adamw")
+    gradients = held * BYTES_PER_ELEMENT[precision.gradient]
+    before = _before_reduction(plan, chunks) if wrapped else gradients
+    return {
+        "after_init": StateBytes(parameters, 0, 0),
+        "before_reduction": StateBytes(parameters, before, state),
+        "after_step": StateBytes(parameters, gradients, state),
+    }
+
+
+def _before_reduction(plan: Plan, chunks: list[ChunkSizes]) -> int:
+    """Gradients of a wrapped plan, cases (5) and (6)."""
+    parallel, precision = plan.parallel, plan.training.precision
+    reduce_bytes, compute_bytes = BYTES_PER_ELEMENT[precision.reduce], BYTES_PER_ELEMENT[precision.compute]
+    if parallel.pipeline_parallel_size > 1:
+        rounds = max(1, parallel.num_micro_batches // parallel.pipeline_parallel_size)
+        begun = chunks if rounds > 1 else chunks[-1:]
+        return reduce_bytes * sum(int(chunk.total.local[0]) for chunk in begun)
+    (chunk,) = chunks
+    current = compute_bytes * int((chunk.head_side + chunk.last_layer).local[0])
+    if parallel.num_micro_batches == 1:
+        return current
+    if parallel.zero_stage >= 2:
+        return BYTES_PER_ELEMENT[precision.gradient] * int(chunk.total.padded[0]) + current
+    accumulated = reduce_bytes * int(chunk.total.local[0])
+    return accumulated if precision.compute == precision.reduce else accumulated + current
+
+
+def _flat_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateBytes]:
+    """Equation (10)."""
+    precision = plan.training.precision
+    local = reduce(Sizes.__add__, (chunk.total for chunk in chunks)).local
+    parameters = int(local[0]) * BYTES_PER_ELEMENT[precision.parameter]
+    gradients = int(local[0]) * BYTES_PER_ELEMENT[precision.gradient]
+    shard = int(ceil_div(local, plan.parallel.data_parallel_shard_size)[0])
+    master = shard * (BYTES_PER_ELEMENT[precision.master] if precision.master else 0)
+    moments = shard * plan.training.optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]
+    before = StateBytes(parameters, gradients, master)
+    after = StateBytes(parameters, gradients, master + moments)
+    return {"after_init": before, "before_reduction": after, "after_step": after}
+
+
+def _last_present(layers: list[Sizes]) -> Sizes:
+    """One layer of the last kind that the chunk has."""
+    chosen = layers[0]
+    for size in layers[1:]:
+        present = size.tensors > 0
+        chosen = size + chosen.times(~present)
+    return chosen
