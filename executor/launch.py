@@ -155,7 +155,16 @@ def worker_environment(num_processes: int) -> dict[str, str]:
 def _start_and_wait(plan: Plan, worker: list[str], nodes: Nodes, folder: Path) -> None:
     command = [sys.executable, "-m", "executor.agent", str(folder), *torchrun_arguments(plan, nodes)]
     command += ["-m", "executor.worker", *worker]
-    environment = worker_environment(plan.num_devices_used // nodes.nnodes)
+    run_command(command, worker_environment(plan.num_devices_used // nodes.nnodes), folder)
+
+
+def run_command(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    """Run a program that writes its failures into ``folder``, to its end.
+
+    Raises:
+        InputError: when it failed because of its input.
+        ExecutionError: when it failed otherwise; names the rank and the cause.
+    """
     # Its own session: Ctrl-C reaches it through us, once, and nothing of it survives us.
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
@@ -165,7 +174,7 @@ def _start_and_wait(plan: Plan, worker: list[str], nodes: Nodes, folder: Path) -
         _stop(process)
     if code:
         failure = root_cause(load(folder))
-        raise to_exception(failure) if failure else ExecutionError(f"torchrun ended with exit code {code}")
+        raise to_exception(failure) if failure else ExecutionError(f"the run ended with exit code {code}")
 
 
 @contextlib.contextmanager

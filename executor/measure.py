@@ -42,7 +42,7 @@ START_SECONDS = 6.0
 Measurements = dict[str, list[tuple[list[float], float]]]
 
 
-def measure_cpu(*, num_processes: int, budget_seconds: float = 20.0) -> ClusterSpec:
+def measure_cpu(num_processes: int, budget_seconds: float = 20.0) -> ClusterSpec:
     """Measure this machine as a node of ``num_processes`` cpu devices.
 
     Args:
