@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from hardware_profiles.errors import find_model, show_value, unknown_name
+from pydantic import ValidationError
+
+from hardware_profiles.errors import explain_problem, find_model, show_value, unknown_name
 from hardware_profiles.spec import InputError, Spec
 from hardware_profiles.units import dimension_of, parse_quantity
 
+SpecType = TypeVar("SpecType", bound=Spec)
+
 
 def convert_mapping(
-    model: type[Spec], content: object, path: str, *, forbidden: tuple[str, ...] = ()
+    model: type[Spec], content: object, path: str, *, forbidden: tuple[str, ...] = (), also: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Convert content that uses some or all keys of a spec.
 
     Args:
         model: the spec whose fields are the valid keys.
         content: what the user wrote.
-        path: dotted path of the content, or the name of the file at the top.
+        path: dotted path of the content; empty at the top of a file.
         forbidden: fields that the user may not set here.
+        also: keys that are valid here and handled elsewhere; named in the message about an unknown key.
 
     Returns:
         The same keys with every quantity in SI. Missing keys stay missing; ranges are the schema's business.
@@ -30,11 +35,29 @@ def convert_mapping(
     """
     valid = [name for name in model.model_fields if name not in forbidden]
     mapping = require_mapping(content, path)
-    require_keys(mapping, valid, path)
+    require_keys(mapping, [*valid, *also], path)
     return {
-        key: _convert(model.model_fields[key].annotation, value, f"{path}.{key}", dimension_of(key))
+        key: _convert(model.model_fields[key].annotation, value, join(path, key), dimension_of(key))
         for key, value in mapping.items()
+        if key in valid
     }
+
+
+def validate(model: type[SpecType], content: Mapping[str, Any], path: str) -> SpecType:
+    """Build a spec from converted content.
+
+    Raises:
+        InputError: a value out of range or a missing key, with its dotted path.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InputError(explain_problem(error, model, path)) from error
+
+
+def join(path: str, key: str) -> str:
+    """``("host", "pcie")`` -> ``host.pcie``."""
+    return f"{path}.{key}" if path else key
 
 
 def require_mapping(content: object, path: str) -> Mapping[str, Any]:
@@ -44,11 +67,11 @@ def require_mapping(content: object, path: str) -> Mapping[str, Any]:
     return content
 
 
-def require_keys(content: Mapping[str, Any], valid: list[str] | tuple[str, ...], path: str) -> None:
+def require_keys(content: Mapping[str, Any], valid: Sequence[str], path: str) -> None:
     """Refuse the first key that is not valid here, and list those that are."""
     for key in content:
         if key not in valid:
-            raise InputError(f"{path}: {unknown_name('key', key, valid)}")
+            raise InputError(f"{path + ': ' if path else ''}{unknown_name('key', key, valid)}")
 
 
 def require_text(value: object, path: str) -> str:
@@ -58,11 +81,11 @@ def require_text(value: object, path: str) -> str:
     return value
 
 
-def require_count(value: object, path: str) -> int:
-    """The value itself, if it is a positive whole number."""
+def require_count(value: object, path: str, most: int) -> int:
+    """The value itself, if it is a positive whole number of at most ``most``."""
     number = parse_quantity(value, None, path)
-    if number != int(number) or number < 1:
-        raise InputError(f"{path}: found {show_value(value)}; needed a positive whole number")
+    if number != int(number) or not 1 <= number <= most:
+        raise InputError(f"{path}: found {show_value(value)}; needed a whole number from 1 to {most}")
     return int(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -53,13 +54,18 @@ def explain_validation_error(error: ValidationError, what: str, model: type[Base
     Returns:
         ``{what}: {dotted.path}: found {value}; needed {description}``, and how many further problems there are.
     """
+    return f"{what}: {explain_problem(error, model)}"
+
+
+def explain_problem(error: ValidationError, model: type[BaseModel] | None = None, at: str = "") -> str:
+    """The part of `explain_validation_error` behind ``what``, for content that stands at the dotted path ``at``."""
     problems = error.errors(include_url=False)
     first = problems[0]
     keys = [part for part in first["loc"] if not _is_marker(part)]
-    path = dotted(keys)
+    path = dotted([at, *keys] if at else keys)
     sentence = _explain_one(first, keys, model)
     more = f" (and {len(problems) - 1} more problem{'s' if len(problems) > 2 else ''})" if len(problems) > 1 else ""
-    return f"{what}: {path + ': ' if path else ''}{sentence}{more}"
+    return f"{path + ': ' if path else ''}{sentence}{more}"
 
 
 def dotted(keys: Iterable[str | int]) -> str:
@@ -69,20 +75,22 @@ def dotted(keys: Iterable[str | int]) -> str:
 
 def show_value(value: object) -> str:
     """A short, single-line form of a value for a message."""
-    text = " ".join(repr(value).split())
+    text = repr(value).replace("\n", " ")
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
+
+
+def show_path(path: Path) -> str:
+    """A path as it is, or quoted where it holds characters that would break the line."""
+    text = str(path)
+    return text if text.isprintable() else show_value(text)
 
 
 def unknown_name(kind: str, name: object, valid: Iterable[str]) -> str:
     """``unknown {kind} {name}``, the closest valid names and the whole list."""
     names = list(valid)
     closest = close_matches(str(name), names)
-    hint = f"; did you mean {' or '.join(closest)}?" if closest else ""
-    return (
-        f"unknown {kind} {show_value(name)}{hint} Valid: {', '.join(names)}"
-        if hint
-        else (f"unknown {kind} {show_value(name)}; valid: {', '.join(names)}")
-    )
+    hint = f"did you mean {' or '.join(closest)}? " if closest else ""
+    return f"unknown {kind} {show_value(name)}; {hint}valid: {', '.join(names)}"
 
 
 def close_matches(name: str, names: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hardware_profiles.errors import show_value
+from hardware_profiles.errors import show_path, show_value
 from hardware_profiles.spec import InputError
 
 _MAX_FILE_BYTES = 4 * 2**20
@@ -44,9 +44,10 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
         InputError: the file is missing, a directory, unreadable, too large, not text, not YAML, empty, not a
             mapping, or repeats a key.
     """
-    name = f"{what} {path}"
+    name = f"{what} {show_path(path)}"
+    text = _read_text(path, name)
     try:
-        content: Any = yaml.load(_read_text(path, name), Loader=_StrictLoader)
+        content: Any = yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -67,13 +68,13 @@ def write_text_atomically(path: Path, text: str, *, force: bool = False) -> None
         InputError: the file exists and ``force`` is not given, or it cannot be written there.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a directory; needed the name of a file")
+        raise InputError(f"{show_path(path)} is a directory; needed the name of a file")
     if path.exists() and not force:
-        raise InputError(f"{path} exists already; choose another name, or overwrite it with --force")
+        raise InputError(f"{show_path(path)} exists already; choose another name, or overwrite it with --force")
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise InputError(f"cannot write {show_path(path)}: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -86,13 +87,13 @@ def write_text_atomically(path: Path, text: str, *, force: bool = False) -> None
 
 def _read_text(path: Path, name: str) -> str:
     try:
-        if path.is_dir():
-            raise InputError(f"{name}: this is a directory; needed a YAML file")
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise InputError(f"{name}: there is no such file") from error
-    except (OSError, ValueError) as error:
+    except IsADirectoryError as error:
+        raise InputError(f"{name}: this is a directory; needed a YAML file") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{name}: cannot read it: {reason}") from error
     if len(content) > _MAX_FILE_BYTES:
@@ -106,7 +107,7 @@ def _read_text(path: Path, name: str) -> str:
 
 
 def _umask() -> int:
-    """mkstemp makes private files; the result should get the rights that an ordinary new file would get."""
+    """The rights mask of this process: mkstemp makes private files, the result should be an ordinary new file."""
     current = os.umask(0)
     os.umask(current)
     return current

@@ -15,8 +15,8 @@ reached). Sizes span many orders of magnitude, so residuals are relative:
     (4)          r_i = log y_i - log slope - log(ratio + x_i)
 
 and the loss is Huber's (Robust estimation of a location parameter, 1964): quadratic up to 10%, linear beyond, so one
-disturbed measurement cannot pull the curve. For a given ratio the best log slope is a one-dimensional location estimate;
-the ratio itself is found by a logarithmic scan and golden-section refinement. Both are deterministic.
+disturbed measurement cannot pull the curve. For a given ratio the best log slope is a one-dimensional location
+estimate; the ratio itself is found by a logarithmic scan and golden-section refinement. Both are deterministic.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _fit_line(x: _Array, y: _Array) -> tuple[float, float]:
     best = int(losses.argmin())
     exponent = _golden_section(x, y, grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)])
     # A ratio far below the smallest size is no different from none; say none.
-    ratio = 10**exponent if best > 0 and _loss(x, y, 10**exponent) < _loss(x, y, 0.0) else 0.0
+    ratio = float(10**exponent) if best > 0 and _loss(x, y, 10**exponent) < _loss(x, y, 0.0) else 0.0
     return math.exp(_location(np.log(y) - np.log(ratio + x))), ratio
 
 

@@ -6,15 +6,18 @@ import re
 from typing import NamedTuple, NoReturn
 
 from hardware_profiles.errors import show_value
-from hardware_profiles.profiles import default_nodes, load_node, resolve_name, unknown_profile
+from hardware_profiles.profiles import default_nodes, list_devices, load_node, resolve_name, unknown_profile
 from hardware_profiles.spec import InputError
 
-GRAMMAR = "DEVICE, NxDEVICE (one node of N devices) or MxNxDEVICE (M nodes of N devices), for example 8xH100-SXM or 16x8xA100-SXM-80GB"
-MAX_NODES = 1_000_000
+GRAMMAR = (
+    "DEVICE, NxDEVICE (one node of N devices) or MxNxDEVICE (M nodes of N devices), "
+    "for example 8xH100-SXM or 16x8xA100-SXM-80GB"
+)
+MAX_COUNT = 1_000_000
 
-_COUNT = re.compile(r"\s*(?P<count>[+-]?\d[\d.,_]*|[+-]\S*?)\s*[xX×*]\s*(?P<rest>.*)", re.DOTALL)
-_ANY_COUNT = re.compile(r"(?P<count>.*?)[xX×*](?P<rest>.*)", re.DOTALL)
-_TRAILING_COUNT = re.compile(r"(?P<device>.+?)\s*[xX×*]\s*(?P<count>\d{1,7})\s*")
+_COUNT = re.compile(r"\s*(?P<count>[+-]?\d[\d.,_]*|[+-]\S*?)\s*[xX×*]\s*(?P<rest>.*)", re.DOTALL | re.ASCII)
+_ANY_COUNT = re.compile(r"(?P<count>.*?)[xX×*](?P<rest>.*)", re.DOTALL | re.ASCII)
+_TRAILING_COUNT = re.compile(r"(?P<device>.+?)\s*[xX×*]\s*(?P<count>\d{1,7})\s*", re.ASCII)
 
 
 class ClusterName(NamedTuple):
@@ -36,31 +39,24 @@ def cluster_name(num_nodes: int, devices_per_node: int, device: str) -> str:
     return f"{devices_per_node}x{device}" if devices_per_node > 1 else device
 
 
-def parse_cluster_name(text: str) -> ClusterName:
+def parse_cluster_name(text: str, *, what: str = "cluster") -> ClusterName:
     """Read a cluster name.
 
     Args:
         text: ``DEVICE``, ``NxDEVICE`` or ``MxNxDEVICE``; case of the device does not matter.
+        what: what the text is, for the message.
 
     Raises:
         InputError: an unknown device, a count that is no positive whole number, more devices than the largest node
             of that device holds, or too many counts. The message lists what is valid and suggests a spelling.
     """
-    counts, rest = _split(text)
-    device = resolve_name("device", rest) if rest else None
-    if device is None:
-        _refuse_device(text, counts, rest)
-    if len(counts) > 2:
-        raise InputError(f"cluster {text!r}: found {len(counts)} counts; needed {GRAMMAR}")
-    numbers = [_parse_count(count, text) for count in counts]
-    num_nodes = numbers[0] if len(numbers) == 2 else 1
-    devices_per_node = numbers[-1] if numbers else 1
-    if num_nodes > MAX_NODES:
-        raise InputError(f"cluster {text!r}: found {num_nodes} nodes; needed at most {MAX_NODES}")
-    return ClusterName(num_nodes, devices_per_node, device, choose_node(device, num_nodes, devices_per_node, text))
+    try:
+        return _parse(text)
+    except InputError as error:
+        raise InputError(f"{what} {show_value(text)}: {error}") from error
 
 
-def choose_node(device: str, num_nodes: int, devices_per_node: int, text: str) -> str:
+def choose_node(device: str, num_nodes: int, devices_per_node: int) -> str:
     """The first default node of the device that is large enough.
 
     Raises:
@@ -72,9 +68,22 @@ def choose_node(device: str, num_nodes: int, devices_per_node: int, text: str) -
             return name
     largest = load_node(nodes[-1])
     raise InputError(
-        f"cluster {text!r}: found {devices_per_node} devices in one node; a node of {device} ({largest.name}) holds at most "
-        f"{largest.size}. {_suggest_nodes(device, num_nodes * devices_per_node, largest.size)}"
+        f"found {devices_per_node} devices in one node; needed at most {largest.size}, the size of a node of {device} "
+        f"({largest.name}). {_suggest_nodes(device, num_nodes * devices_per_node, largest.size)}"
     )
+
+
+def _parse(text: str) -> ClusterName:
+    counts, rest = _split(text)
+    device = resolve_name("device", rest) if rest else None
+    if device is None:
+        _refuse_device(counts, rest)
+    if len(counts) > 2:
+        raise InputError(f"found {len(counts)} counts; needed {GRAMMAR}")
+    numbers = [_parse_count(count) for count in counts]
+    num_nodes = numbers[0] if len(numbers) == 2 else 1
+    devices_per_node = numbers[-1] if numbers else 1
+    return ClusterName(num_nodes, devices_per_node, device, choose_node(device, num_nodes, devices_per_node))
 
 
 def _split(text: str) -> tuple[list[str], str]:
@@ -86,39 +95,35 @@ def _split(text: str) -> tuple[list[str], str]:
     return counts, rest
 
 
-def _parse_count(count: str, text: str) -> int:
-    digits = count.removeprefix("+")
-    if not digits.isdecimal() or len(digits) > 15:
-        raise InputError(
-            f"cluster {text!r}: found {show_value(count)} as a count; needed a positive whole number: {GRAMMAR}"
-        )
-    if int(digits) == 0:
-        raise InputError(f"cluster {text!r}: found a count of 0; needed at least 1: {GRAMMAR}")
-    return int(digits)
+def _parse_count(count: str) -> int:
+    if not (count.isascii() and count.isdecimal()) or len(count) > 15 or not 1 <= int(count) <= MAX_COUNT:
+        raise InputError(_bad_count(count))
+    return int(count)
 
 
-def _refuse_device(text: str, counts: list[str], rest: str) -> NoReturn:
+def _bad_count(count: str) -> str:
+    return (
+        f"found {show_value(count)} as a count; needed a whole number from 1 to {MAX_COUNT}, as in 16x8xA100-SXM-80GB"
+    )
+
+
+def _refuse_device(counts: list[str], rest: str) -> NoReturn:
     if not rest:
-        raise InputError(f"cluster {text!r}: no device is named; needed {GRAMMAR}")
+        raise InputError(f"no device is named; needed {GRAMMAR}. Devices: {', '.join(list_devices())}")
     trailing = _TRAILING_COUNT.fullmatch(rest)
     if trailing and (device := resolve_name("device", trailing["device"])):
-        raise InputError(
-            f"cluster {text!r}: the count comes first; did you mean {'x'.join([*counts, trailing['count'], device])}?"
-        )
+        raise InputError(f"the count comes first; did you mean {'x'.join([*counts, trailing['count'], device])}?")
     odd = _ANY_COUNT.fullmatch(rest)
     if odd and resolve_name("device", odd["rest"]):
-        raise InputError(
-            f"cluster {text!r}: found {show_value(odd['count'])} as a count; needed a positive whole number: {GRAMMAR}"
-        )
-    raise InputError(
-        f"cluster {text!r}: {unknown_profile('device', rest)}. A cluster is {GRAMMAR}, or the path of a YAML file"
-    )
+        raise InputError(_bad_count(odd["count"]))
+    raise InputError(f"{unknown_profile('device', rest)}. Needed {GRAMMAR}")
 
 
 def _suggest_nodes(device: str, num_devices: int, size: int) -> str:
     num_nodes = -(-num_devices // size)
     per_node = num_devices // num_nodes
-    suggestion = cluster_name(num_nodes, per_node, device)
-    if num_nodes * per_node == num_devices:
-        return f"Did you mean {suggestion}?"
-    return f"Did you mean {suggestion} ({num_nodes * per_node} devices) or {cluster_name(num_nodes, size, device)} ({num_nodes * size} devices)?"
+    names = [cluster_name(num_nodes, per_node, device)]
+    if num_nodes * per_node != num_devices:
+        names = [f"{names[0]} ({num_nodes * per_node} devices)"]
+        names.append(f"{cluster_name(num_nodes, size, device)} ({num_nodes * size} devices)")
+    return f"Did you mean {' or '.join(names)}?"

@@ -83,4 +83,4 @@ def save_cluster(cluster: ClusterSpec, path: str | Path, force: bool = False) ->
 def _is_path(source: str) -> bool:
     if source.casefold().endswith(_FILE_SUFFIXES) or os.sep in source or "\0" in source:
         return True
-    return Path(source).exists() if len(source) < 256 else False
+    return len(source) < 256 and Path(source).is_file()

@@ -7,7 +7,7 @@ and collects ``dotted.path -> source`` in the spec's ``sources``, the note behin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -44,7 +44,7 @@ def list_networks() -> tuple[str, ...]:
     return list_profiles("network")
 
 
-@lru_cache(maxsize=None)
+@cache
 def list_profiles(kind: ProfileKind) -> tuple[str, ...]:
     """Names of the profiles of one kind, sorted."""
     return tuple(sorted((path.stem for path in _FOLDERS[kind].glob("*.yaml")), key=str.casefold))
@@ -59,9 +59,9 @@ def resolve_name(kind: ProfileKind, text: str) -> str | None:
     names = {_fold(name): name for name in list_profiles(kind)}
     if folded in names:
         return names[folded]
-    aliases = {_fold(alias): name for alias, name in read_yaml_mapping(_ROOT / "aliases.yaml", "file")[kind].items()}
+    aliases = _aliases(kind)
     if folded in aliases:
-        return str(aliases[folded])
+        return aliases[folded]
     begun = begun_names(kind, text)
     return begun[0] if len(begun) == 1 else None
 
@@ -148,7 +148,6 @@ def _load(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
     return _build(kind, resolved, spec)
 
 
-@lru_cache(maxsize=None)
 def _build(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
     plain, sources = collapse(_read(kind, name))
     plain.pop("nodes", None)
@@ -158,9 +157,15 @@ def _build(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
         raise InputError(explain_validation_error(error, f"{kind} profile {name}", spec)) from error
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read(kind: ProfileKind, name: str) -> dict[str, Any]:
     return read_yaml_mapping(_FOLDERS[kind] / f"{name}.yaml", f"{kind} profile")
+
+
+@cache
+def _aliases(kind: ProfileKind) -> dict[str, str]:
+    content = read_yaml_mapping(_ROOT / "aliases.yaml", "file")
+    return {_fold(alias): name for alias, name in content[kind].items()}
 
 
 def _words(text: str) -> list[str]:

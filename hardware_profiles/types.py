@@ -49,7 +49,7 @@ class DeviceSpec(Spec):
     attention_fraction: PositiveFloat
     launch_seconds: NonNegativeFloat
     power_limit_watts: PositiveFloat | None = None
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
 
 
 class LinkSpec(Spec):
@@ -112,7 +112,7 @@ class ClusterSpec(Spec):
     host: HostSpec
     nvme: NvmeSpec | None = None
     price_per_device_hour: NonNegativeFloat | None = None
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
 
     @property
     def devices_per_node(self) -> int:
@@ -148,7 +148,7 @@ class NodeSpec(Spec):
     ports: PositiveInt
     host: HostSpec
     nvme: NvmeSpec | None = None
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
 
 
 class NetworkSpec(Spec):
@@ -157,4 +157,4 @@ class NetworkSpec(Spec):
     name: str
     description: str
     link: LinkSpec
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})

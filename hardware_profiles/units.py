@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
 from hardware_profiles.errors import show_value, unknown_name
 from hardware_profiles.spec import InputError
@@ -36,7 +36,8 @@ UNITS: dict[str, dict[str, Decimal]] = {
     "watts": {"W": Decimal(1), "kW": Decimal(1000)},
 }
 _QUANTITY = re.compile(
-    r"\s*(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(?P<unit>.*?)\s*"
+    r"\s*(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(?P<unit>.*?)\s*",
+    re.ASCII,
 )
 
 
@@ -57,7 +58,8 @@ def parse_quantity(value: object, dimension: str | None, path: str) -> int | flo
         path: where the value stands, for the message.
 
     Returns:
-        An int where the result is whole and exact, else a float. Signs and zero are passed on.
+        An int where the result is whole, else a float. A size in bytes with a unit is rounded down to whole bytes.
+        Signs and zero are passed on.
 
     Raises:
         InputError: not a number, not finite, or an unknown unit.
@@ -84,6 +86,8 @@ def _parse_text(text: str, dimension: str | None, path: str) -> int | float:
             raise InputError(f"{path}: found {show_value(text)}; needed a plain number without a unit")
         raise InputError(f"{path}: found {show_value(text)}: {unknown_name('unit', unit, units)}")
     scaled = Decimal(number) * (units[unit] if unit else 1)
+    if dimension == "bytes" and unit:
+        scaled = scaled.to_integral_value(ROUND_DOWN)  # 79.15 GiB is no whole number of bytes
     rounded = float(scaled)
     return int(scaled) if abs(rounded) < 2**63 and scaled == scaled.to_integral_value() else rounded
 
