@@ -1,0 +1,132 @@
+"""Sift a declared space: rules, then memory, then a lower bound on the step time of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bounds import step_time_lower_bound
+from costmodel.build import build_plan
+from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
+from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.rules import RuleContext, RuleOutcome, evaluate
+from costmodel.specs import Plan, RejectionCount
+from planner.space import Space
+from planner.summary import summarize_parallel
+
+GIB = 2**30
+Column = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """What a space holds.
+
+    ``grid``: the n rows that obey every rule, ``needed_bytes`` [n] of the fullest device with allocator
+    waste and contexts, ``fits`` [n], ``bounds`` [n] seconds, infinite where a row does not fit.
+    """
+
+    context: RuleContext
+    total: int
+    grid: Grid
+    needed_bytes: Column
+    fits: Mask
+    bounds: Column
+    rejections: tuple[RejectionCount, ...]
+
+    @property
+    def rejected_by_rule(self) -> int:
+        """Rows that break a rule."""
+        return self.total - len(self.grid)
+
+    @property
+    def rejected_by_memory(self) -> int:
+        """Rows that obey every rule and do not fit."""
+        return int((~self.fits).sum())
+
+    def summary(self, row: int) -> str:
+        """One row in short form."""
+        return summarize_parallel(self.grid.parallel(row), self.grid.recompute_kind(row))
+
+
+def device_bytes(context: RuleContext, grid: Grid) -> Column:
+    """Bytes that the fullest device of every row needs: tensors, allocator waste, contexts and communicators.
+
+    Stated stages are priced plan by plan, since a grid splits its layers evenly.
+    """
+    if context.layers_per_stage is None:
+        return grid_peak_bytes(context.model, context.cluster, context.training, context.runtime, grid)
+    plans = [row_plan(context, grid, row) for row in range(len(grid))]
+    device = context.cluster.device
+    peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
+    return np.array(peaks, dtype=np.float64)
+
+
+def row_plan(context: RuleContext, grid: Grid, row: int) -> Plan:
+    """One row as a complete plan without an estimate."""
+    return build_plan(
+        context.model,
+        context.cluster,
+        context.training,
+        context.runtime,
+        grid.parallel(row),
+        recompute=grid.recompute_kind(row),
+        layers_per_stage=context.layers_per_stage,
+    )
+
+
+def obeys_rules(context: RuleContext, grid: Grid) -> Mask:
+    """True for the rows that break no rule."""
+    return np.asarray(np.logical_and.reduce([outcome.mask_ok for outcome in evaluate(context, grid)]))
+
+
+def sift(space: Space) -> Candidates:
+    """Rules, memory and bounds of every candidate of a space."""
+    context, everything = space.context, space.grid
+    outcomes = evaluate(context, everything)
+    rejections = _count_rejections(everything, outcomes)
+    grid = everything.take(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes]))
+    needed = device_bytes(context, grid) if len(grid) else np.zeros(0)
+    fits = needed <= context.cluster.device.memory_bytes
+    bounds = np.full(len(grid), np.inf)
+    if fits.any():
+        bounds[fits] = step_time_lower_bound(
+            context.model, context.cluster, context.training, context.runtime, grid.take(fits)
+        )
+    candidates = Candidates(context, len(everything), grid, needed, fits, bounds, ())
+    if not fits.all():
+        rejections.append(_memory_rejection(candidates))
+    return Candidates(context, len(everything), grid, needed, fits, bounds, tuple(rejections))
+
+
+def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[RejectionCount]:
+    """Every row counts under the first rule it breaks, so that the counts add up."""
+    alive = np.ones(len(grid), dtype=bool)
+    counts = []
+    for outcome in outcomes:
+        fallen = np.flatnonzero(alive & ~outcome.mask_ok)
+        alive &= outcome.mask_ok
+        if len(fallen):
+            example = outcome.rejection(int(fallen[0]))
+            counts.append(
+                RejectionCount(rule=outcome.rule.name, count=len(fallen), example=example.message, fix=example.fix)
+            )
+    return counts
+
+
+def _memory_rejection(candidates: Candidates) -> RejectionCount:
+    """All rows that do not fit, with the one that misses by least."""
+    needed = np.where(candidates.fits, np.inf, candidates.needed_bytes)
+    row = int(np.argmin(needed))
+    device = candidates.context.cluster.device
+    return RejectionCount(
+        rule="memory",
+        count=candidates.rejected_by_memory,
+        example=f"{candidates.summary(row)} needs {needed[row] / GIB:.1f} GiB a device; {device.name} has "
+        f"{device.memory_bytes / GIB:.1f} GiB",
+        fix="more sharding, more recomputation, a smaller micro-batch or a device with more memory",
+    )

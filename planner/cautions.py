@@ -1,0 +1,94 @@
+"""Warnings about the best plan that a person must know before using it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from costmodel.specs import Plan
+from planner.candidates import GIB
+from planner.evaluation import Search, estimate_of, step_seconds
+from planner.space import Space
+from planner.summary import summarize
+
+BORDERLINE_FRACTION = 0.92
+BUBBLE_FRACTION = 0.20
+_SLOW_LINK_FRACTION = 0.10
+_EVALUATIONS = 3
+
+
+def find_cautions(space: Space, found: Search) -> tuple[str, ...]:
+    """All warnings about the best plan, the gravest first."""
+    best = found.best()
+    parts = (
+        _memory(best, found),
+        _slow_link(best),
+        _bubble(best),
+        _idle(best),
+        _normalised(best, space),
+        _positions(best),
+    )
+    return tuple(text for part in parts for text in part)
+
+
+def _memory(best: Plan, found: Search) -> Iterator[str]:
+    estimate = estimate_of(best)
+    used = estimate.peak_memory_bytes.device / estimate.memory_capacity_bytes
+    if used <= BORDERLINE_FRACTION:
+        return
+    text = f"memory is borderline: {used:.1%} of {estimate.memory_capacity_bytes / GIB:.1f} GiB"
+    limit = BORDERLINE_FRACTION * estimate.memory_capacity_bytes
+    safer = found.fastest(found.candidates.needed_bytes <= limit, limit=_EVALUATIONS)
+    if safer is None:
+        yield f"{text}; no plan of the space stays below {BORDERLINE_FRACTION:.0%}"
+        return
+    share = estimate_of(safer).peak_memory_bytes.device / estimate.memory_capacity_bytes
+    slower = step_seconds(safer) / step_seconds(best) - 1
+    yield f"{text}; safer: {summarize(safer)} uses {share:.1%} and is {slower:.1%} slower"
+
+
+def _slow_link(best: Plan) -> Iterator[str]:
+    parallel, node = best.parallel, best.cluster.devices_per_node
+    span = parallel.data_parallel_shard_size * parallel.tensor_parallel_size
+    if parallel.zero_stage != 3 or span <= node:
+        return
+    estimate = estimate_of(best)
+    exposed = sum(term.exposed_seconds for term in estimate.terms if term.name == "zero_gather")
+    share = exposed / estimate.step_time_seconds.value
+    if share > _SLOW_LINK_FRACTION:
+        link = best.cluster.levels[-1].link.name
+        yield (
+            f"ZeRO-3 gathers parameters over {link}: {exposed:.3g} s of the step ({share:.0%}) is waiting for them; "
+            f"sharding inside a node of {node} devices avoids it where memory allows"
+        )
+
+
+def _bubble(best: Plan) -> Iterator[str]:
+    parallel, estimate = best.parallel, estimate_of(best)
+    exposed = sum(term.exposed_seconds for term in estimate.terms if term.name == "bubble")
+    share = exposed / estimate.step_time_seconds.value
+    if parallel.pipeline_parallel_size > 1 and share > BUBBLE_FRACTION:
+        yield (
+            f"{share:.0%} of the step is pipeline bubble: {parallel.num_micro_batches} micro-batches for "
+            f"{parallel.pipeline_parallel_size} stages; a larger global batch or a shorter pipeline fills it"
+        )
+
+
+def _idle(best: Plan) -> Iterator[str]:
+    idle = best.cluster.num_devices - best.num_devices_used
+    if idle:
+        yield f"{idle} of {best.cluster.num_devices} devices stay idle: no allowed sizes multiply to all of them"
+
+
+def _normalised(best: Plan, space: Space) -> Iterator[str]:
+    stages = space.declared.get("zero_stage", (0,))
+    if 0 not in stages and best.parallel.zero_stage == 0:
+        yield (
+            f"zero_stage {', '.join(map(str, stages))} has nothing to shard with data_parallel_shard_size 1: "
+            "normalised to zero_stage 0"
+        )
+
+
+def _positions(best: Plan) -> Iterator[str]:
+    length, limit = best.training.sequence_length, best.model.max_position_embeddings
+    if length > limit:
+        yield f"sequence_length {length} exceeds the {limit} positions that {best.model.name} was configured for"

@@ -1,0 +1,90 @@
+"""The decision guide of the documents beside the search's answer.
+
+For each strategy of the branch taken the fastest plan of that kind is evaluated, so that the guide's order can be
+compared with what the search found; where they differ, the numbers that decide are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodel.runtimes.grid import Grid
+from costmodel.specs import Guide, GuideOption, Plan
+from planner.evaluation import Search, estimate_of, step_seconds
+from planner.guide_advice import Advice, advise
+from planner.guide_facts import Facts, gather_facts
+from planner.guide_options import STRATEGIES, belongs
+from planner.summary import summarize
+
+_EVALUATIONS_PER_STRATEGY = 3
+
+
+def guide(found: Search) -> Guide:
+    """The guide's advice with the fastest plan of every strategy, beside the search's answer."""
+    facts = gather_facts(found.candidates)
+    advice = advise(facts)
+    plans = [_fastest(found, name, facts) for name, _ in advice.options]
+    options = tuple(
+        _option(rank, name, reason, plan)
+        for rank, ((name, reason), plan) in enumerate(zip(advice.options, plans, strict=True), start=1)
+    )
+    best = found.best()
+    first = next((index for index, plan in enumerate(plans) if plan is not None), None)
+    disagreement = _disagreement(advice, plans, first, best, facts)
+    return Guide(
+        branch=advice.branch,
+        steps=advice.steps,
+        options=options,
+        agrees=disagreement is None,
+        disagreement=disagreement,
+    )
+
+
+def _fastest(found: Search, name: str, facts: Facts) -> Plan | None:
+    rows = belongs(STRATEGIES[name], found.candidates.grid, facts.devices_per_node)
+    return found.fastest(rows, limit=_EVALUATIONS_PER_STRATEGY) if rows.any() else None
+
+
+def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption:
+    if plan is None and STRATEGIES[name].rows is not None:
+        reason += "; no plan of this kind in the searched space fits"
+    return GuideOption(
+        rank=rank,
+        strategy=name,
+        reason=reason,
+        model_code_change=STRATEGIES[name].model_code_change,
+        step_time_seconds=None if plan is None else step_seconds(plan),
+        plan_summary=None if plan is None else summarize(plan),
+    )
+
+
+def _disagreement(
+    advice: Advice, plans: Sequence[Plan | None], first: int | None, best: Plan, facts: Facts
+) -> str | None:
+    """None when the best plan is of the first strategy that has a plan; else the numbers that decide."""
+    chosen = f"the search found {summarize(best)} at {step_seconds(best):.4g} s"
+    if first is None:
+        return f"none of the guide's strategies has a plan in the searched space; {chosen}"
+    name, plan = advice.options[first][0], plans[first]
+    grid = Grid.from_plan(best)
+    if plan is None or bool(belongs(STRATEGIES[name], grid, facts.devices_per_node)[0]):
+        return None
+    ratio = step_seconds(plan) / step_seconds(best)
+    return (
+        f"the guide puts {name} first: its fastest plan, {summarize(plan)}, takes {step_seconds(plan):.4g} s; "
+        f"{chosen}, "
+        f"{ratio:.2f} times as fast, because of {deciding_terms(plan, best)}"
+    )
+
+
+def deciding_terms(slower: Plan, faster: Plan) -> str:
+    """The two terms whose exposed seconds differ most in favour of the faster plan."""
+    before = {term.name: term.exposed_seconds for term in estimate_of(slower).terms}
+    after = {term.name: term.exposed_seconds for term in estimate_of(faster).terms}
+    savings = {name: before.get(name, 0.0) - after.get(name, 0.0) for name in {*before, *after}}
+    largest = sorted((name for name in savings if savings[name] > 0), key=lambda name: (-savings[name], name))[:2]
+    if not largest:
+        return "no single term"
+    return " and ".join(
+        f"{name} ({before.get(name, 0.0):.4g} s against {after.get(name, 0.0):.4g} s)" for name in largest
+    )

@@ -1,0 +1,176 @@
+"""The numbers that the decision guide asks for: what fits where, and whether the link between nodes is fast.
+
+A link is fast for ZeRO-3 when gathering and reducing takes no longer than the computation it can hide behind.
+With P parameters, T tokens of one device per step, m micro-batches, n devices, peak F and GEMM fraction e:
+
+    communication seconds per step = m (all-gather of P in the compute format, twice) + reduce-scatters of P   (1)
+    compute seconds per step       = 6 P T / (e F)                                                            (2)
+    crossover rate                 = link rate x (1) / (2)                                                    (3)
+
+m is the smallest that fits under ZeRO-3 in the searched space, or 1 (the most favourable) where none does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.collectives import all_gather_seconds, group, network, reduce_scatter_seconds
+from costmodel.models.parameters import (
+    embedding_tensors,
+    head_tensors,
+    num_layer_parameters,
+    num_parameters,
+)
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.runtimes.rules import RuleContext
+from costmodel.specs import BYTES_PER_ELEMENT, ClusterSpec, ParallelConfig, TrainingSpec
+from planner.candidates import Candidates, device_bytes
+from planner.infeasible import least_memory
+from planner.space import declare_space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpeed:
+    """Equations (1) to (3) between nodes; ``reduce_count``: reduce-scatters per step."""
+
+    name: str
+    communication_seconds: float
+    compute_seconds: float
+    link_bytes_per_second: float
+    crossover_bytes_per_second: float
+    num_micro_batches: int
+
+    @property
+    def fast(self) -> bool:
+        """Communication can hide behind computation."""
+        return self.communication_seconds <= self.compute_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the guide's questions are answered with; bytes are those of the fullest device."""
+
+    num_devices: int
+    devices_per_node: int
+    capacity_bytes: int
+    one_device_bytes: int
+    one_node_bytes: int | None
+    largest_layer_bytes: int
+    gathered_layer_bytes: int
+    link: LinkSpeed | None
+
+    @property
+    def fits_device(self) -> bool:
+        """One device trains the whole model, micro batch 1."""
+        return self.one_device_bytes <= self.capacity_bytes
+
+    @property
+    def fits_node(self) -> bool:
+        """The devices of one node together train the whole model."""
+        return self.one_node_bytes is not None and self.one_node_bytes <= self.capacity_bytes
+
+    @property
+    def largest_layer_fits(self) -> bool:
+        """One device holds the training state of the largest layer."""
+        return self.largest_layer_bytes <= self.capacity_bytes
+
+    @property
+    def gathered_layer_fits(self) -> bool:
+        """One device holds the largest layer as ZeRO gathers it."""
+        return self.gathered_layer_bytes <= self.capacity_bytes
+
+
+def gather_facts(candidates: Candidates) -> Facts:
+    """All facts about one sifted space."""
+    context = candidates.context
+    cluster = context.cluster
+    largest = _largest_layer_parameters(context)
+    return Facts(
+        num_devices=cluster.num_devices,
+        devices_per_node=cluster.devices_per_node,
+        capacity_bytes=cluster.device.memory_bytes,
+        one_device_bytes=_one_device_bytes(context),
+        one_node_bytes=_one_node_bytes(context),
+        largest_layer_bytes=largest * state_bytes_per_parameter(context.training),
+        gathered_layer_bytes=largest * _gathered_bytes_per_parameter(context.training),
+        link=_link_speed(candidates) if cluster.num_nodes > 1 else None,
+    )
+
+
+def state_bytes_per_parameter(training: TrainingSpec) -> int:
+    """Parameter, master copy, gradient and moments, as in ZeRO's 2 + 2 + 12 (arXiv 1910.02054, section 3.1)."""
+    precision = training.precision
+    held = [precision.parameter, precision.gradient, *([precision.state] * training.optimizer.num_moments)]
+    return sum(BYTES_PER_ELEMENT[name] for name in [*held, *([precision.master] if precision.master else [])])
+
+
+def _gathered_bytes_per_parameter(training: TrainingSpec) -> int:
+    """A gathered parameter and its gradient before reduction."""
+    return 2 * BYTES_PER_ELEMENT[training.precision.compute]
+
+
+def _largest_layer_parameters(context: RuleContext) -> int:
+    """Parameters of the largest transformer layer, embedding or head."""
+    model = context.model
+    starts = [sum(group.count for group in model.layers[:index]) for index in range(len(model.layers))]
+    tables = (embedding_tensors(model), head_tensors(model))
+    return max(
+        *(num_layer_parameters(model, start) for start in starts),
+        *(sum(tensor.num_elements for tensor in tensors) for tensors in tables),
+    )
+
+
+def _one_device_bytes(context: RuleContext) -> int:
+    """Least memory of the whole model on one device, micro batch 1, over the runtime's recompute kinds."""
+    sizes = ParallelConfig(num_micro_batches=context.training.global_batch_size)
+    kinds = [kind for kind in RECOMPUTE_KINDS if kind in context.runtime.recompute_kinds]
+    return int(min(device_bytes(context, Grid.from_parallel(sizes, kind))[0] for kind in kinds))
+
+
+def one_node(cluster: ClusterSpec) -> ClusterSpec:
+    """The first node of a cluster."""
+    return cluster.model_copy(update={"levels": cluster.levels[:1], "name": f"one node of {cluster.name}"})
+
+
+def _one_node_bytes(context: RuleContext) -> int | None:
+    """Least memory of any plan on one node; None when no plan obeys the rules there."""
+    node = one_node(context.cluster)
+    least = least_memory(declare_space(context.model, node, context.training, context.runtime))
+    return None if least is None else int(least.needed_bytes)
+
+
+def _least_micro_batches(candidates: Candidates) -> int:
+    """The fewest micro-batches of a ZeRO-3 candidate over all devices that fits, or 1."""
+    grid = candidates.grid
+    zero3 = (grid.zero_stage == 3) & (grid.tensor_parallel_size == 1) & (grid.pipeline_parallel_size == 1)
+    counts = grid.num_micro_batches[zero3 & candidates.fits]
+    return int(counts.min()) if len(counts) else 1
+
+
+def _link_speed(candidates: Candidates) -> LinkSpeed:
+    """Equations (1) to (3)."""
+    context = candidates.context
+    cluster, training, precision = context.cluster, context.training, context.training.precision
+    devices, parameters = cluster.num_devices, num_parameters(context.model)
+    count = _least_micro_batches(candidates)
+    column = np.array([float(devices)])
+    everyone = group(network(cluster), size=column, stride=np.ones(1), devices=column)
+    layers = float(context.model.num_hidden_layers + 1)
+    gathered = np.array([float(parameters * BYTES_PER_ELEMENT[precision.compute])])
+    reduced = np.array([float(parameters * BYTES_PER_ELEMENT[precision.reduce])])
+    gathers = 2 * count * float(all_gather_seconds(everyone, gathered, layers)[0])
+    communication = gathers + count * float(reduce_scatter_seconds(everyone, reduced, layers)[0])
+    tokens = training.global_batch_size * training.sequence_length / devices
+    device = cluster.device
+    compute = 6 * parameters * tokens / (device.gemm.max_fraction * device.peak_flops_per_second[precision.compute])
+    rate = float(everyone.bytes_per_second[0])
+    return LinkSpeed(
+        name=cluster.levels[-1].link.name,
+        communication_seconds=communication,
+        compute_seconds=compute,
+        link_bytes_per_second=rate,
+        crossover_bytes_per_second=rate * communication / compute,
+        num_micro_batches=count,
+    )

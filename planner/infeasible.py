@@ -1,0 +1,156 @@
+"""No plan fits: the candidate that misses by least, term by term, and changes that were checked to make one fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.memory import peak_memory, plan_memory
+from costmodel.runtimes.rules import RuleContext
+from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
+from hardware_profiles.loader import list_devices, load_device
+from planner.candidates import GIB, Candidates, device_bytes, obeys_rules, row_plan
+from planner.space import Space, declare_space, describe_space
+from planner.summary import summarize_parallel
+
+_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
+_MIN_SEQUENCE = 128
+
+
+class Least(NamedTuple):
+    """The candidate of a space that needs the least memory."""
+
+    summary: str
+    needed_bytes: float
+    fits: bool
+    num_devices: int
+
+
+def explain_infeasible(space: Space, candidates: Candidates) -> Infeasible:
+    """The answer for a space in which no candidate fits."""
+    miss = None
+    if len(candidates.grid):
+        row = int(np.argmin(candidates.needed_bytes))
+        needed = ceil(candidates.needed_bytes[row])
+        miss = NearestMiss(
+            plan_summary=candidates.summary(row),
+            needed_bytes=needed,
+            capacity_bytes=space.context.cluster.device.memory_bytes,
+            terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
+            fixes=tuple(_fixes(space, needed)),
+        )
+    return Infeasible(rejections=candidates.rejections, nearest_miss=miss, space=describe_space(space))
+
+
+def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:
+    """Terms of the fullest device at its peak; the allocator's waste and the contexts complete the sum."""
+    stages = plan_memory(plan, context.runtime)
+    peak = peak_memory(stages, context.runtime, context.cluster.device)
+    stage = max(stages, key=lambda memory: memory.peak_bytes)
+    terms = {term.name: term.bytes for term in stage.terms if term.phase == stage.peak_phase}
+    terms["allocator_waste"] = peak.reserved - peak.allocated
+    terms["contexts_and_communicators"] = peak.device - peak.reserved
+    held = [MissTerm(name=name, bytes=size) for name, size in terms.items() if size > 0]
+    return tuple(sorted(held, key=lambda term: -term.bytes))
+
+
+def least_memory(space: Space) -> Least | None:
+    """The candidate of a space that needs the least memory; None when every one breaks a rule."""
+    context = space.context
+    grid = space.grid.take(obeys_rules(context, space.grid)) if len(space.grid) else space.grid
+    if not len(grid):
+        return None
+    needed = device_bytes(context, grid)
+    row = int(np.argmin(needed))
+    return Least(
+        summarize_parallel(grid.parallel(row), grid.recompute_kind(row)),
+        float(needed[row]),
+        bool(needed[row] <= context.cluster.device.memory_bytes),
+        int(grid.num_devices[row]),
+    )
+
+
+def _fixes(space: Space, needed_bytes: int) -> Iterator[str]:
+    """Changes of one thing each, tried and found to fit."""
+    yield from _relaxed(space)
+    yield from _more_devices(space)
+    yield from _shorter_sequence(space)
+    yield _larger_device(space.context, needed_bytes)
+
+
+def _default_space(
+    context: RuleContext, *, cluster: ClusterSpec | None = None, training: TrainingSpec | None = None
+) -> Space | None:
+    """The default space of a changed context; None where a rule refuses the context itself."""
+    try:
+        return declare_space(context.model, cluster or context.cluster, training or context.training, context.runtime)
+    except InputError:
+        return None
+
+
+def _relaxed(space: Space) -> Iterator[str]:
+    """Give up what the user stated."""
+    stated = sorted({*space.declared, *(["layers_per_stage"] if space.context.layers_per_stage else [])})
+    default = _default_space(space.context) if stated else None
+    least = None if default is None else least_memory(default)
+    if least is not None and least.fits:
+        yield f"leave {', '.join(stated)} free: {least.summary} needs {least.needed_bytes / GIB:.1f} GiB and fits"
+
+
+def enlarged(cluster: ClusterSpec, factor: int) -> ClusterSpec:
+    """A cluster of ``factor`` times as many of the outermost units (of nodes, where there is only one)."""
+    outer = cluster.levels[-1]
+    levels: tuple[LevelSpec, ...]
+    if len(cluster.levels) == 1:
+        levels = (outer, outer.model_copy(update={"name": "cluster", "size": factor}))
+    else:
+        levels = (*cluster.levels[:-1], outer.model_copy(update={"size": outer.size * factor}))
+    return cluster.model_copy(update={"levels": levels, "name": f"{factor} x {cluster.name}"})
+
+
+def _more_devices(space: Space) -> Iterator[str]:
+    """The smallest of a few multiples of the cluster on which a plan fits."""
+    context = space.context
+    for factor in _FACTORS:
+        larger = _default_space(context, cluster=enlarged(context.cluster, factor))
+        least = None if larger is None else least_memory(larger)
+        if least is not None and least.fits:
+            yield (
+                f"use {context.cluster.num_devices * factor} devices ({factor} times as many): {least.summary} needs "
+                f"{least.needed_bytes / GIB:.1f} GiB and fits"
+            )
+            return
+
+
+def _shorter_sequence(space: Space) -> Iterator[str]:
+    """Halve the sequence until a plan fits."""
+    context, length = space.context, space.context.training.sequence_length // 2
+    while length >= _MIN_SEQUENCE:
+        training = context.training.model_copy(update={"sequence_length": length})
+        shorter = _default_space(context, training=training)
+        least = None if shorter is None else least_memory(shorter)
+        if least is not None and least.fits:
+            needed = f"{least.needed_bytes / GIB:.1f} GiB"
+            yield f"shorten sequence_length to {length}: {least.summary} needs {needed} and fits"
+            return
+        length //= 2
+
+
+def _larger_device(context: RuleContext, needed_bytes: int) -> str:
+    """The known device with the least memory that would hold the nearest miss."""
+    devices = [load_device(name) for name in list_devices()]
+    enough = [
+        device
+        for device in devices
+        if device.kind == context.cluster.device.kind
+        and device.memory_bytes >= needed_bytes
+        and context.training.precision.compute in device.peak_flops_per_second
+    ]
+    needed = f"a device with at least {needed_bytes / GIB:.1f} GiB for the plan above"
+    if not enough:
+        return f"{needed}; no known device has that much"
+    smallest = min(enough, key=lambda device: device.memory_bytes)
+    return f"{needed}: {smallest.name} has {smallest.memory_bytes / GIB:.1f} GiB"

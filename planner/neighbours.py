@@ -1,0 +1,206 @@
+"""The plans one step away from the best on every axis: what each would cost, or why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind
+from costmodel.runtimes.rules import RuleContext, divisors, evaluate
+from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule, Plan
+from planner.candidates import GIB, device_bytes
+from planner.enumeration import tensor_parallel_values
+from planner.evaluation import Search, step_seconds
+from planner.space import Space
+
+_MAX_CLIMBS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One axis moved to one value, everything else following."""
+
+    axis: str
+    value: str
+    parallel: ParallelConfig
+    recompute: RecomputeKind
+
+
+def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
+    """Price every step away from the best plan.
+
+    Where a budget ended the search early, a neighbour inside the space may be faster: it then becomes the best
+    and its own neighbours are looked at, a few times at most.
+    """
+    for _ in range(_MAX_CLIMBS):
+        best = found.best()
+        neighbours = tuple(_price(step, best, space, found) for step in steps_from(best, space))
+        if found.best() is best:
+            break
+    return neighbours
+
+
+def steps_from(best: Plan, space: Space) -> list[Step]:
+    """All steps of one size up or down from a plan."""
+    context, kind = space.context, best.stages[0].recompute.kind
+    moves = [
+        *_tensor_moves(best.parallel, context, space),
+        *_pipeline_moves(best.parallel, context),
+        *_micro_batch_moves(best.parallel),
+        *_sharding_moves(best.parallel, context),
+        *_switch_moves(best.parallel),
+    ]
+    steps = [Step(axis, value, parallel, kind) for axis, value, parallel in moves]
+    kinds = [known for known in RECOMPUTE_KINDS if known in context.runtime.recompute_kinds]
+    steps += [Step("recompute", other, best.parallel, other) for other in _beside(kinds, kind)]
+    return steps
+
+
+Move = tuple[str, str, ParallelConfig]
+
+
+def _beside(values: list[Any], current: Any) -> list[Any]:
+    """The values just below and just above ``current``."""
+    if current not in values:
+        return []
+    index = values.index(current)
+    return values[max(0, index - 1) : index] + values[index + 1 : index + 2]
+
+
+def _data_sizes(parallel: ParallelConfig, data: int) -> dict[str, int | None]:
+    """Replicate, shard and ZeRO for ``data`` devices, in the way the plan uses its data-parallel axes now."""
+    stage, shard, partition = (
+        parallel.zero_stage,
+        parallel.data_parallel_shard_size,
+        parallel.hierarchical_partition_size,
+    )
+    if stage == 0 or data == 1:
+        return _data_axes(data, 1, 0, None)
+    if parallel.data_parallel_replicate_size == 1 or data % shard:
+        shard = data
+    keep = stage == 3 and partition is not None and partition < shard and shard % partition == 0
+    return _data_axes(data // shard, shard, stage, partition if keep else None)
+
+
+def _data_axes(replicate: int, shard: int, stage: int, partition: int | None) -> dict[str, int | None]:
+    return {
+        "data_parallel_replicate_size": replicate,
+        "data_parallel_shard_size": shard,
+        "zero_stage": stage,
+        "hierarchical_partition_size": partition,
+    }
+
+
+def _with_data(parallel: ParallelConfig, data: int, **changes: Any) -> ParallelConfig:
+    """Change sizes and give the data-parallel axes ``data`` devices; the batch stays whole where it can."""
+    share = parallel.num_micro_batches * parallel.data_parallel_size
+    return _changed(parallel, **_data_sizes(parallel, data), num_micro_batches=max(1, share // data), **changes)
+
+
+def _changed(parallel: ParallelConfig, **changes: Any) -> ParallelConfig:
+    return ParallelConfig.model_validate({**parallel.model_dump(), **changes})
+
+
+def _tensor_moves(parallel: ParallelConfig, context: RuleContext, space: Space) -> Iterator[Move]:
+    current = parallel.tensor_parallel_size
+    rest = current * parallel.data_parallel_size
+    defaults = tensor_parallel_values(context, {} if "tensor_parallel_size" in space.fixed else space.declared)
+    for size in _beside(sorted({*defaults, current}), current):
+        if rest % size == 0:
+            on = size > 1
+            changes = {
+                "tensor_parallel_size": size,
+                "sequence_parallel": on and (parallel.sequence_parallel or current == 1),
+                "loss_parallel": on and (parallel.loss_parallel or current == 1),
+            }
+            yield "tensor_parallel_size", str(size), _with_data(parallel, rest // size, **changes)
+
+
+def _pipeline_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
+    current = parallel.pipeline_parallel_size
+    rest = current * parallel.data_parallel_size
+    for size in _beside(divisors(rest), current):
+        schedule: PipelineSchedule = "none" if size == 1 else parallel.pipeline_schedule
+        chunks = 1 if size == 1 else parallel.num_model_chunks
+        if schedule == "none" and size > 1:
+            schedule = "1f1b" if "1f1b" in context.runtime.schedules else context.runtime.schedules[-1]
+        if size * chunks > context.model.num_hidden_layers and schedule == "interleaved_1f1b":
+            schedule, chunks = "1f1b", 1
+        changes = {"pipeline_parallel_size": size, "pipeline_schedule": schedule, "num_model_chunks": chunks}
+        yield "pipeline_parallel_size", str(size), _with_data(parallel, rest // size, **changes)
+    yield from _schedule_moves(parallel, context)
+
+
+def _schedule_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
+    if parallel.pipeline_parallel_size == 1:
+        return
+    chunks = parallel.num_model_chunks
+    if "interleaved_1f1b" in context.runtime.schedules:
+        for count in (chunks - 1, chunks + 1):
+            if count > 1:
+                changed = _changed(parallel, pipeline_schedule="interleaved_1f1b", num_model_chunks=count)
+                yield "num_model_chunks", str(count), changed
+    for schedule in context.runtime.schedules:
+        if schedule not in {"none", "naive", "interleaved_1f1b", parallel.pipeline_schedule}:
+            yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=1)
+
+
+def _micro_batch_moves(parallel: ParallelConfig) -> Iterator[Move]:
+    share = parallel.micro_batch_size * parallel.num_micro_batches
+    for size in _beside(divisors(share), parallel.micro_batch_size):
+        changed = _changed(parallel, micro_batch_size=size, num_micro_batches=share // size)
+        yield "micro_batch_size", str(size), changed
+
+
+def _sharding_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
+    data, stage, partition = parallel.data_parallel_size, parallel.zero_stage, parallel.hierarchical_partition_size
+    if data == 1:
+        return
+    for other in _beside(sorted(context.runtime.zero_stages), stage):
+        shard = 1 if other == 0 else data if stage == 0 else parallel.data_parallel_shard_size
+        axes = _data_axes(data // shard, shard, other, partition if other == 3 else None)
+        yield "zero_stage", str(other), _changed(parallel, **axes)
+    if stage > 0 and context.runtime.hybrid_shard:
+        for shard in _beside([size for size in divisors(data) if size > 1], parallel.data_parallel_shard_size):
+            axes = _data_axes(data // shard, shard, stage, None)
+            yield "data_parallel_shard_size", str(shard), _changed(parallel, **axes)
+
+
+def _switch_moves(parallel: ParallelConfig) -> Iterator[Move]:
+    if parallel.tensor_parallel_size > 1:
+        changed = _changed(parallel, sequence_parallel=not parallel.sequence_parallel)
+        yield "sequence_parallel", str(changed.sequence_parallel).lower(), changed
+    if parallel.hierarchical_partition_size is not None:
+        changed = _changed(parallel, hierarchical_partition_size=None)
+        yield "hierarchical_partition_size", "off", changed
+
+
+def _price(step: Step, best: Plan, space: Space, found: Search) -> Neighbour:
+    """Evaluate one step, or say which rule or how much memory stands against it."""
+    context = space.context
+    grid = Grid.from_parallel(step.parallel, step.recompute)
+    broken = [outcome for outcome in evaluate(context, grid) if not outcome.mask_ok[0]]
+    if broken:
+        return Neighbour(axis=step.axis, value=step.value, rejection=broken[0].rejection(0).message)
+    needed, capacity = float(device_bytes(context, grid)[0]), context.cluster.device.memory_bytes
+    if needed > capacity:
+        text = f"needs {needed / GIB:.1f} GiB a device of {capacity / GIB:.1f} GiB"
+        return Neighbour(axis=step.axis, value=step.value, rejection=text)
+    row = _row_of(found.candidates.grid, grid)
+    plan = found.evaluator.evaluate(step.parallel, step.recompute) if row is None else found.evaluate(row)
+    seconds = step_seconds(plan)
+    return Neighbour(
+        axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / step_seconds(best) - 1
+    )
+
+
+def _row_of(grid: Grid, one: Grid) -> int | None:
+    """The row of ``grid`` that equals the single row ``one``."""
+    same = np.ones(len(grid), dtype=bool)
+    for column in fields(Grid):
+        same &= getattr(grid, column.name) == getattr(one, column.name)[0]
+    rows = np.flatnonzero(same)
+    return int(rows[0]) if len(rows) else None
