@@ -3,12 +3,13 @@
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles.cluster_file import dump_cluster
@@ -33,6 +34,7 @@ def test_every_cluster_survives_saving_and_loading(name: str, tmp_path: Path) ->
     assert load_cluster(str(tmp_path / "saved.yaml")) == cluster
 
 
+@settings(deadline=None)
 @given(
     rate=st.floats(1e-3, 1e18),
     latency=st.floats(0, 10),
@@ -361,3 +363,46 @@ def test_a_self_referring_file_ends_in_one_error(tmp_path: Path) -> None:
 def test_a_nested_bomb_ends_in_one_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"bomb\.yaml"):
         load_cluster(write(tmp_path, "{a: " * 5000, "bomb.yaml"))
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["5 GB", "1 us", "2x8xB200", "ib-hdr-200g", "", "0", "-1 GB/s", "1e400"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.one_of(st.text(max_size=5), st.integers(), st.none()), st.integers(), max_size=2),
+)
+PLACES = [
+    "base", "name", "device", "node", "network", "num_nodes", "devices_per_node", "node_link", "host", "nvme", "levels",
+    "price_per_device_hour", "device.profile", "device.name", "device.kind", "device.memory_bytes", "device.gemm",
+    "device.gemm.max_fraction", "device.peak_flops_per_second", "device.peak_flops_per_second.bf16", "network.profile",
+    "network.ports", "network.oversubscription", "network.nominal_bytes_per_second", "node_link.efficiency",
+    "node_link.name", "node_link.measured_bytes_per_second", "host.pcie", "host.pcie.latency_seconds", "host.cores",
+    "host.memory_bytes", "nvme.bytes",
+]  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from(PLACES), JUNK, min_size=1, max_size=3))
+def test_whatever_a_file_holds_gives_a_cluster_or_one_sentence(changes: dict[str, Any]) -> None:
+    content: dict[str, Any] = {"base": "2x8xB200"}
+    for place, value in changes.items():
+        *outer, last = place.split(".")
+        inner = content
+        for key in outer:
+            inner = inner[key] if isinstance(inner.get(key), dict) else inner.setdefault(key, {}) or {}
+            if not isinstance(inner, dict):
+                return
+        inner[last] = value
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), content)
+        message = ""
+        try:
+            assert load_cluster(path).num_devices >= 1
+        except InputError as error:
+            message = str(error)
+    assert message == "" or message.startswith(f"cluster file {path}: ")
+    assert "\n" not in message

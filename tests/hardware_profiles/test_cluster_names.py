@@ -1,7 +1,7 @@
 """The short names of clusters: DEVICE, NxDEVICE, MxNxDEVICE."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles.grammar import parse_cluster_name
@@ -16,6 +16,7 @@ def largest_node(device: str) -> int:
     return load_node(default_nodes(device)[-1]).size
 
 
+@settings(deadline=None)
 @given(device=devices, num_nodes=st.integers(1, 1000), data=st.data())
 def test_a_name_gives_its_counts(device: str, num_nodes: int, data: st.DataObject) -> None:
     per_node = data.draw(st.integers(1, largest_node(device)))
@@ -25,6 +26,7 @@ def test_a_name_gives_its_counts(device: str, num_nodes: int, data: st.DataObjec
     assert len(cluster.levels) == (1 if num_nodes == 1 else 2)
 
 
+@settings(deadline=None)
 @given(device=devices, num_nodes=st.integers(1, 50), data=st.data())
 def test_the_canonical_name_reads_back_to_the_same_cluster(device: str, num_nodes: int, data: st.DataObject) -> None:
     per_node = data.draw(st.integers(1, largest_node(device)))
@@ -32,6 +34,7 @@ def test_the_canonical_name_reads_back_to_the_same_cluster(device: str, num_node
     assert load_cluster(cluster.name) == cluster
 
 
+@settings(deadline=None)
 @given(device=devices, data=st.data())
 def test_case_spaces_and_the_times_sign_do_not_matter(device: str, data: st.DataObject) -> None:
     spelled = "".join(data.draw(st.sampled_from([char.lower(), char.upper()])) for char in device)
@@ -39,6 +42,7 @@ def test_case_spaces_and_the_times_sign_do_not_matter(device: str, data: st.Data
     assert parse_cluster_name(f" 2{times}1{times}{spelled} ")[:3] == (2, 1, device)
 
 
+@settings(deadline=None)
 @given(device=devices, excess=st.integers(1, 10_000))
 def test_more_devices_than_a_node_holds_are_refused_with_a_name_that_works(device: str, excess: int) -> None:
     found = largest_node(device) + excess
@@ -48,6 +52,7 @@ def test_more_devices_than_a_node_holds_are_refused_with_a_name_that_works(devic
     assert 1 <= load_cluster(suggestion).num_devices <= found
 
 
+@settings(deadline=None)
 @given(text=st.text(max_size=30))
 def test_any_text_gives_a_cluster_or_one_clear_error(text: str) -> None:
     message = ""

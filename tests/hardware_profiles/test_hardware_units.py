@@ -1,7 +1,7 @@
 """Numbers with units, and the sentences about what a schema refuses."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
@@ -43,6 +43,7 @@ def test_quantities(text: object, dimension: str | None, value: float) -> None:
     assert type(parsed) is int or not float(value).is_integer()
 
 
+@settings(deadline=None)
 @given(value=st.floats(1e-3, 1e12), dimension=st.sampled_from(sorted(UNITS)), data=st.data())
 def test_every_unit_scales_by_its_factor(value: float, dimension: str, data: st.DataObject) -> None:
     unit = data.draw(st.sampled_from(sorted(UNITS[dimension])))
@@ -51,6 +52,7 @@ def test_every_unit_scales_by_its_factor(value: float, dimension: str, data: st.
     assert parsed == pytest.approx(expected, rel=1e-12, abs=1 if dimension == "bytes" else 0)
 
 
+@settings(deadline=None)
 @given(value=st.one_of(st.integers(-(2**120), 2**120), st.floats(allow_nan=False, allow_infinity=False)))
 def test_plain_numbers_pass_unchanged(value: float) -> None:
     assert parse_quantity(value, "bytes_per_second", "key") == value
