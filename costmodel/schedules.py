@@ -13,10 +13,15 @@ torch.distributed.pipelining and of Megatron-LM:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.specs import InputError, PipelineSchedule
+
+Table = NDArray[np.int64]
 
 
 class Operation(NamedTuple):
@@ -27,12 +32,26 @@ class Operation(NamedTuple):
     micro_batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class OperationTable:
+    """Orders of all ranks: row = rank, column = position; 2 m v operations per rank."""
+
+    backward: Table
+    chunk: Table
+    micro_batch: Table
+
+
+def micro_batches_per_round(num_ranks: int, num_micro_batches: int) -> int:
+    """r: micro-batches that pass through one chunk before the next chunk's turn (interleaved schedules)."""
+    return num_micro_batches // max(1, num_micro_batches // num_ranks)
+
+
 def num_warmup_forwards(
-    schedule: PipelineSchedule, *, rank: int, num_ranks: int, num_chunks: int, num_micro_batches: int
+    schedule: PipelineSchedule, *, rank: int, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
 ) -> int:
     """Forwards of ``rank`` before it starts to alternate; one more forward then precedes the first backward."""
     if schedule == "interleaved_1f1b":
-        per_round = num_micro_batches // max(1, num_micro_batches // num_ranks)
+        per_round = micro_batches_per_round(num_ranks, num_micro_batches)
         warmup = (num_chunks - 1) * per_round + 2 * (num_ranks - 1 - rank)
     elif schedule == "1f1b":
         warmup = num_ranks - 1 - rank
@@ -41,14 +60,13 @@ def num_warmup_forwards(
     return min(num_micro_batches * num_chunks, warmup)
 
 
-def rank_operations(
-    schedule: PipelineSchedule, *, rank: int, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
-) -> tuple[Operation, ...]:
-    """The operations of one rank, in order.
+def operation_table(
+    schedule: PipelineSchedule, *, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
+) -> OperationTable:
+    """The orders of all ranks.
 
     Args:
         schedule: ``none`` is ``naive`` with one rank.
-        rank: pipeline rank.
         num_ranks: pipeline ranks p.
         num_chunks: model chunks per rank v.
         num_micro_batches: micro-batches m.
@@ -61,24 +79,38 @@ def rank_operations(
             f"interleaved_1f1b with {num_ranks} pipeline ranks: {num_micro_batches} micro-batches do not split into "
             f"{num_micro_batches // num_ranks} equal rounds; use a multiple of {num_ranks}"
         )
-    per_round = num_micro_batches // max(1, num_micro_batches // num_ranks)
-    forwards = _pass(num_chunks, num_micro_batches, per_round, backward=False)
-    backwards = _pass(num_chunks, num_micro_batches, per_round, backward=True)
-    warmup = num_warmup_forwards(
-        schedule, rank=rank, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches
+    chunks, micro_batches = _forwards(
+        num_chunks, num_micro_batches, micro_batches_per_round(num_ranks, num_micro_batches)
     )
-    operations = [next(forwards) for _ in range(warmup)]
-    for forward in forwards:
-        operations += [forward, next(backwards)]
-    return (*operations, *backwards)
+    total = num_chunks * num_micro_batches
+    shape = (num_ranks, 2 * total)
+    table = OperationTable(*(np.zeros(shape, dtype=np.int64) for _ in range(3)))
+    step = np.arange(total)
+    for rank in range(num_ranks):
+        warmup = num_warmup_forwards(
+            schedule, rank=rank, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches
+        )
+        forward = step + np.maximum(0, step - warmup)
+        backward = np.minimum(warmup + 1 + 2 * step, total + step)
+        table.backward[rank, backward] = 1
+        table.chunk[rank, forward], table.chunk[rank, backward] = chunks, num_chunks - 1 - chunks
+        table.micro_batch[rank, forward] = table.micro_batch[rank, backward] = micro_batches
+    return table
 
 
-def _pass(num_chunks: int, num_micro_batches: int, per_round: int, *, backward: bool) -> Iterator[Operation]:
-    """All forwards (chunks up) or backwards (chunks down), one round of micro-batches after the other."""
-    chunks = range(num_chunks - 1, -1, -1) if backward else range(num_chunks)
+def rank_operations(
+    schedule: PipelineSchedule, *, rank: int, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
+) -> tuple[Operation, ...]:
+    """The operations of one rank, in order; arguments and errors as `operation_table`."""
+    table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
+    columns = (table.backward[rank].tolist(), table.chunk[rank].tolist(), table.micro_batch[rank].tolist())
+    return tuple(Operation(bool(backward), chunk, micro) for backward, chunk, micro in zip(*columns, strict=True))
+
+
+def _forwards(num_chunks: int, num_micro_batches: int, per_round: int) -> tuple[Table, Table]:
+    """Chunk and micro-batch of every forward, one round of micro-batches after the other."""
+    step = np.arange(num_chunks * num_micro_batches)
     if num_chunks == 1:
-        per_round = num_micro_batches
-    for first in range(0, num_micro_batches, per_round):
-        for chunk in chunks:
-            for micro_batch in range(first, first + per_round):
-                yield Operation(backward, chunk, micro_batch)
+        return np.zeros_like(step), step
+    chunk = step // per_round % num_chunks
+    return chunk, step // (per_round * num_chunks) * per_round + step % per_round

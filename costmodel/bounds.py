@@ -1,0 +1,111 @@
+"""Step times of whole grids without estimating plan by plan: a lower bound, and the longest path itself.
+
+Rows that share a pipeline shape are computed together: durations from one table of passes (step.py), then the ends of the
+ranks' last backwards, from explicit paths (paths.py, a bound) or from the longest path (pipeline.py, exact). Both go through
+equation (5) of step.py, which is monotone in the ends, so the bound holds for the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from costmodel.compute import Column
+from costmodel.paths import Paths
+from costmodel.pipeline import build_topology, longest_path
+from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.setting import Matrix, Problem, even_contents, prepare
+from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.step import StepTimes, step_times
+
+
+def step_time_lower_bound(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+) -> Column:
+    """A lower bound on the step time of every row's plan with evenly split stages.
+
+    Args:
+        model: the model.
+        cluster: the machine.
+        training: batch, sequence, precision.
+        runtime: the framework.
+        grid: n candidates.
+
+    Returns:
+        Seconds [n], at most `costmodel.estimate.estimate` of the row's plan.
+
+    Raises:
+        InputError: when the device cannot compute in the training precision, a row has more virtual stages than layers, or
+            the runtime lacks a constant.
+    """
+    problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
+    return _by_shape(problem, grid, _bound_ends, ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks"))
+
+
+def step_time_column(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+) -> Column:
+    """The exact step time of every row's plan with evenly split stages: the longest path, vectorised over equal topologies.
+
+    Arguments, result and errors as `step_time_lower_bound`.
+    """
+    problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
+    shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks", "num_micro_batches")
+    return _by_shape(problem, grid, exact_ends, shape)
+
+
+Ends = Callable[[Grid, StepTimes], Matrix]
+
+
+def _by_shape(problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...]) -> Column:
+    """Step time of every row, computed together for rows that agree in ``columns``."""
+    result = np.zeros(len(grid))
+    if not len(grid):
+        return result
+    keys = np.stack([getattr(grid, column) for column in columns], axis=1)
+    _, inverse = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1):
+        part = grid.take(rows)
+        virtual = int(part.pipeline_parallel_size[0] * part.num_model_chunks[0])
+        times = step_times(prepare(problem, part, even_contents(problem.model, virtual, part.recompute)))
+        result[rows] = times.finish(ends(part, times))
+    return result
+
+
+def exact_ends(grid: Grid, times: StepTimes) -> Matrix:
+    """Ends of the ranks' last backwards [n, p]; all rows share the topology."""
+    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    forward, backward = times.forward.sum(axis=2), times.backward.sum(axis=2)
+    if grid.pipeline_parallel_size[0] == 1:
+        return times.start + grid.num_micro_batches[:, None] * (forward + backward)
+    topology = build_topology(
+        schedule,
+        int(grid.pipeline_parallel_size[0]),
+        int(grid.num_model_chunks[0]),
+        int(grid.num_micro_batches[0]),
+    )
+    ends = longest_path(
+        topology, forward=forward.T, backward=backward.T, transfer=times.transfer.T, start=times.start.T
+    )
+    return ends.T
+
+
+def _bound_ends(grid: Grid, times: StepTimes) -> Matrix:
+    """Lower bounds on the ends of the ranks' last backwards [n, p]; all rows share schedule, ranks and chunks."""
+    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    path = Paths(
+        forward=times.forward.sum(axis=2),
+        backward=times.backward.sum(axis=2),
+        transfer=times.transfer,
+        micro_batches=grid.num_micro_batches[:, None].astype(np.float64),
+    )
+    ends = {
+        "none": path.naive,
+        "naive": path.naive,
+        "gpipe": path.gpipe,
+        "1f1b": path.one_forward_one_backward,
+        "interleaved_1f1b": path.interleaved,
+    }[schedule]()
+    return times.start[:, :1] + ends

@@ -1,0 +1,149 @@
+"""What one device sends in one step, per axis and kind of collective: counts and bytes, without framing.
+
+Counts are per pipeline rank over all its chunks. For a rank with l layers, m micro-batches and T h elements of activations:
+
+    (1) tensor parallel: 2 all-reduces of T h per layer forward and 2 backward, 2 more when the layer is recomputed; with
+        sequence parallelism an all-gather and a reduce-scatter each, and the runtime's extra gathers backward
+    (2) embedding: one of (1) forward; head: one of (1) backward, an all-gather of its input with sequence parallelism; loss:
+        3 all-reduces of T fp32 numbers, or an all-gather of the logits
+    (3) pipeline: one message per micro-batch and boundary in each direction
+    (4) data parallel: sharding.py, equations (1) to (6)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.collectives import Group, all_gather_bytes, all_reduce_bytes, reduce_scatter_bytes
+from costmodel.setting import Setting
+from costmodel.sharding import data_groups, frequency
+from costmodel.specs import BYTES_PER_ELEMENT, Communication
+from costmodel.step import holds_tied_copy, stage_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``count`` collectives over ``total_bytes`` of unsharded tensors, all calls together."""
+
+    axis: str
+    op: str
+    count: float
+    total_bytes: float
+    members: Group
+
+
+_SENT = {
+    "all_gather": all_gather_bytes,
+    "all_reduce": all_reduce_bytes,
+    "reduce_scatter": reduce_scatter_bytes,
+    "send": lambda members, total: total,
+}
+
+
+def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
+    """Traffic of one device of pipeline rank ``rank`` under the first candidate; entries of 0 bytes are left out."""
+    calls = [*_tensor_calls(setting, rank), *_pipeline_calls(setting, rank), *_data_calls(setting, rank)]
+    merged: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for call in calls:
+        sent = float(np.ravel(_SENT[call.op](call.members, np.float64(call.total_bytes)))[0])
+        if call.count <= 0 or sent <= 0:
+            continue
+        key = (call.axis, call.op, setting.net.names[int(np.ravel(call.members.level)[0])])
+        count, total = merged.get(key, (0.0, 0.0))
+        merged[key] = (count + call.count, total + sent)
+    gloo = setting.net.gloo
+    return tuple(
+        Communication(
+            axis=axis,
+            op=op,
+            count=round(count),
+            bytes_per_rank=round(sent),
+            link=link,
+            algorithm="direct" if op == "send" else "all_reduce" if gloo and op == "reduce_scatter" else "ring",
+        )
+        for (axis, op, link), (count, sent) in merged.items()
+    )
+
+
+def _rank_view(setting: Setting, rank: int) -> tuple[float, float, bool, bool]:
+    """Layers and recomputed layers (full) of a rank, and whether it holds the embedding and the head."""
+    contents = setting.contents
+    layers = contents.layers[0, rank :: setting.num_ranks].sum(axis=(0, 1))
+    full = float(layers[-1])
+    embedding = bool(contents.embedding[rank :: setting.num_ranks].any())
+    return float(layers.sum()), full, embedding, bool(contents.head[rank :: setting.num_ranks].any())
+
+
+def _tensor_calls(setting: Setting, rank: int) -> list[Call]:
+    """Equations (1) and (2)."""
+    grid, members = setting.grid, setting.tensor_group
+    if grid.tensor_parallel_size[0] == 1:
+        return []
+    layers, full, embedding, head = _rank_view(setting, rank)
+    micro_batches, tokens = float(grid.num_micro_batches[0]), float(setting.batch.tokens[0])
+    model, element = setting.problem.model, setting.ceiling.element_bytes
+    block = tokens * model.hidden_size * element
+    sharded = bool(grid.sequence_parallel[0])
+    blocks = micro_batches * (4.0 * layers + 2.0 * full + embedding + head)
+    extra = micro_batches * setting.stack.sequence_parallel_extra_gathers * layers
+    calls = []
+    if sharded:
+        gathers = blocks + extra + micro_batches * head
+        calls += [Call("tp", "all_gather", gathers, gathers * block, members)]
+        calls += [Call("tp", "reduce_scatter", blocks, blocks * block, members)]
+    else:
+        calls += [Call("tp", "all_reduce", blocks, blocks * block, members)]
+    if head and grid.loss_parallel[0]:
+        calls += [Call("tp", "all_reduce", 3.0 * micro_batches, 12.0 * micro_batches * tokens, members)]
+    elif head:
+        logits = micro_batches * tokens * model.padded_vocab_size * element
+        calls += [Call("tp", "all_gather", micro_batches, logits, members)]
+    return calls
+
+
+def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
+    """Equation (3); scattered messages are gathered again over the tensor group."""
+    ranks, grid = setting.num_ranks, setting.grid
+    if ranks == 1:
+        return []
+    tensor, micro_batches = float(setting.batch.tensor_parallel[0]), float(grid.num_micro_batches[0])
+    whole = float(setting.batch.tokens[0]) * setting.problem.model.hidden_size * setting.ceiling.element_bytes
+    sharded = bool(grid.sequence_parallel[0])
+    scattered = not sharded and setting.stack.pipeline_scatter_gather > 0 and tensor > 1
+    virtual = np.arange(rank, ranks * setting.num_chunks, ranks)
+    last = ranks * setting.num_chunks - 1
+    messages = micro_batches * float((virtual < last).sum() + (virtual > 0).sum())
+    message = whole / tensor if sharded or scattered else whole
+    members = setting.pipeline_group()
+    calls = [Call("pp", "send", messages, messages * message, members)]
+    if scattered:
+        calls += [Call("tp", "all_gather", messages, messages * whole, setting.tensor_group)]
+    if holds_tied_copy(setting) and rank in (0, ranks - 1):
+        table = setting.problem.model.padded_vocab_size * setting.problem.model.hidden_size / tensor
+        gradient = table * BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
+        calls += [Call("pp", "all_reduce", 1.0, gradient, members)]
+    return calls
+
+
+def _data_calls(setting: Setting, rank: int) -> list[Call]:
+    """Equation (4)."""
+    groups, often = data_groups(setting), frequency(setting.grid, sharding=setting.problem.runtime.sharding)
+    precision = setting.problem.training.precision
+    parameters = float(setting.per_rank(stage_parameters(setting))[0, rank])
+    pieces = float(setting.contents.calls[0, rank :: setting.num_ranks].sum())
+    gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
+    reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
+    partitioned = setting.grid.hierarchical_partition_size[0] > 0
+    forward = float(np.ravel(often.forward_gather + often.first_gather)[0])
+    backward = float(np.ravel(often.backward_gather)[0])
+    reduces = float(np.ravel(often.backward_reduce + often.last_reduce)[0])
+    again = groups.partition if partitioned else groups.shard
+    shards = float(np.ravel(groups.shard.size)[0])
+    return [
+        Call("dp_shard", "all_gather", forward * pieces, forward * gathered, groups.shard),
+        Call("dp_shard", "all_gather", backward * pieces, backward * gathered, again),
+        Call("dp_shard", "reduce_scatter", reduces * pieces, reduces * reduced, groups.shard),
+        Call("dp_replicate", "all_reduce", reduces * pieces, reduces * reduced / shards, groups.replicate),
+    ]

@@ -1,0 +1,181 @@
+"""What one rank computes for one micro-batch in one layer, in the embedding and in the head: seconds by kernel kind, FLOP.
+
+Per rank, with tokens T = micro batch x sequence length s, tensor parallel size t, hidden size h, a query and k key-value
+heads of size d, feed-forward size f (g = 2 when gated, else 1), padded vocabulary V, T' = T / t with sequence parallelism
+and T without:
+
+    (1) projections: [T, h] x [h, (a + 2k) d / t], [T, a d / t] x [a d / t, h], [T, h] x [h, g f / t], [T, f / t] x [f / t, h]
+    (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s
+    (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
+    (4) tensors moved forward: norms 2 x 2 h T', residual additions 2 x 3 h T', activation (g + 1) f T / t, rotary
+        2 (a + k) d T / t; backward: norms 2 x 3 h T', additions 2 x 3 h T', activation (2 g + 1) f T / t, rotary as forward
+    (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch
+    (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
+
+A backward multiplies twice for every forward product (input and weight gradient), each at the forward's cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.compute import Column, Roofline, batched_matmul_seconds, matmul_seconds, stream_seconds
+from costmodel.specs import BYTES_PER_ELEMENT, AttentionSpec, LayerGroup, ModelSpec, TrainingSpec
+from costmodel.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One micro-batch as a rank sees it, in columns; ``sequence_length`` is the same everywhere."""
+
+    sequences: Column
+    sequence_length: int
+    tensor_parallel: Column
+    sequence_parallel: Column
+    loss_parallel: Column
+
+    @property
+    def tokens(self) -> Column:
+        """T."""
+        return self.sequences * float(self.sequence_length)
+
+    @property
+    def shard_tokens(self) -> Column:
+        """T': tokens outside the tensor-parallel blocks."""
+        return self.tokens / np.where(self.sequence_parallel > 0, self.tensor_parallel, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCost:
+    """One pass of one part of the model through one rank: seconds by kind of kernel, and executed FLOP."""
+
+    matmul: Column
+    attention: Column
+    stream: Column
+    flops: Column
+
+
+def causal_scores(length: int, window: int | None) -> float:
+    """Scores of one sequence and head that a causal mask (and window) keeps, equation (2)."""
+    if window is None or window >= length:
+        return length * length / 2.0
+    return window * length - window * window / 2.0
+
+
+def projections(
+    model: ModelSpec, group: LayerGroup, tensor_parallel: Column, *, fused: bool
+) -> list[tuple[Column, Column]]:
+    """(inner, outer) sizes of a layer's projections on one rank, equation (1); separate q, k, v and gate, up unless fused.
+
+    Key-value heads fewer than tensor ranks are held by several of them.
+    """
+    attention, feed_forward = group.attention, group.feed_forward
+    hidden = np.full(tensor_parallel.shape, float(model.hidden_size))
+    query = attention.num_attention_heads * attention.head_dim / tensor_parallel
+    key = np.maximum(1.0, attention.num_key_value_heads / tensor_parallel) * attention.head_dim
+    width = feed_forward.intermediate_size / tensor_parallel
+    gates = 2 if feed_forward.gated else 1
+    first = [(hidden, query + 2 * key)] if fused else [(hidden, query), (hidden, key), (hidden, key)]
+    up = [(hidden, gates * width)] if fused else [(hidden, width)] * gates
+    return [*first, (query, hidden), *up, (width, hidden)]
+
+
+def layer_passes(
+    model: ModelSpec, group: LayerGroup, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
+) -> tuple[PassCost, PassCost, PassCost]:
+    """Forward, backward, and the attention part of the forward alone (what selective recomputation repeats).
+
+    ``stream`` of the backward excludes gradient accumulation, see `accumulation_seconds`.
+    """
+    pairs = projections(model, group, batch.tensor_parallel, fused=stack.fused_projections > 0)
+    products = sum((matmul_seconds(ceiling, rows=batch.tokens, inner=i, outer=o) for i, o in pairs), np.float64(0))
+    flops = sum((2.0 * batch.tokens * inner * outer for inner, outer in pairs), np.float64(0))
+    core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
+    norms, others, others_backward = _moved_elements(model, group, batch)
+    norm_factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
+    moved = norm_factor * norms + stack.elementwise_traffic_factor * others
+    moved_backward = 1.5 * norm_factor * norms + stack.elementwise_traffic_factor * others_backward
+    forward = PassCost(
+        matmul=products,
+        attention=core.attention,
+        stream=stream_seconds(ceiling, moved * ceiling.element_bytes),
+        flops=flops + core.flops,
+    )
+    backward = PassCost(
+        matmul=2.0 * products,
+        attention=core_backward.attention,
+        stream=stream_seconds(ceiling, moved_backward * ceiling.element_bytes),
+        flops=2.0 * flops + core_backward.flops,
+    )
+    return forward, backward, core
+
+
+def _moved_elements(model: ModelSpec, group: LayerGroup, batch: MicroBatch) -> tuple[Column, Column, Column]:
+    """Elements moved by norms forward, and by everything else forward and backward, equation (4)."""
+    attention, feed_forward = group.attention, group.feed_forward
+    heads = attention.num_attention_heads + attention.num_key_value_heads
+    query_key = heads * attention.head_dim * batch.tokens / batch.tensor_parallel
+    norms = 4.0 * model.hidden_size * batch.shard_tokens + (2.0 * query_key if attention.qk_norm else 0.0)
+    additions = 6.0 * model.hidden_size * batch.shard_tokens
+    rotary = 0.0 if model.learned_position_embeddings else 2.0 * query_key
+    gates = 2.0 if feed_forward.gated else 1.0
+    activation = feed_forward.intermediate_size * batch.tokens / batch.tensor_parallel
+    forward = additions + rotary + (gates + 1.0) * activation
+    return norms, forward, additions + rotary + (2.0 * gates + 1.0) * activation
+
+
+def _attention_passes(
+    attention: AttentionSpec, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
+) -> tuple[PassCost, PassCost]:
+    """softmax(QK^T)V forward and backward, equation (3); an unfused one also moves the score matrix."""
+    maps = batch.sequences * attention.num_attention_heads / batch.tensor_parallel
+    length, zero = float(batch.sequence_length), np.zeros(maps.shape)
+    if training.attention_implementation == "fused":
+        flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)
+        seconds = flops / ceiling.attention_flops_per_second
+        work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
+        forward = PassCost(matmul=zero, attention=seconds, stream=zero, flops=flops)
+        return forward, PassCost(matmul=zero, attention=seconds * work / rate, stream=zero, flops=flops * work)
+    flops = 4.0 * attention.head_dim * maps * length * length
+    product = batched_matmul_seconds(ceiling, batch=maps, length=length, head_dim=attention.head_dim)
+    scores = stream_seconds(ceiling, maps * length * length * stack.score_traffic_bytes)
+    forward = PassCost(matmul=zero, attention=2.0 * product + scores, stream=zero, flops=flops)
+    backward_seconds = 4.0 * product + scores * stack.score_backward_ratio
+    return forward, PassCost(matmul=zero, attention=backward_seconds, stream=zero, flops=2.0 * flops)
+
+
+def accumulation_seconds(training: TrainingSpec, *, parameters: Column, ceiling: Roofline) -> Column:
+    """Adding one micro-batch's gradients to the accumulated ones, equation (5)."""
+    return stream_seconds(ceiling, 2.0 * BYTES_PER_ELEMENT[training.precision.gradient] * parameters)
+
+
+def embedding_passes(model: ModelSpec, *, batch: MicroBatch, ceiling: Roofline) -> tuple[PassCost, PassCost]:
+    """Embedding look-up forward; backward writes a dense gradient of the table besides reading the activations' one."""
+    zero = np.zeros(batch.tokens.shape)
+    rows = 2.0 * batch.tokens * model.hidden_size
+    table = model.padded_vocab_size * model.hidden_size / batch.tensor_parallel
+    forward = stream_seconds(ceiling, rows * ceiling.element_bytes)
+    backward = stream_seconds(ceiling, (rows + table) * ceiling.element_bytes)
+    return (
+        PassCost(matmul=zero, attention=zero, stream=forward, flops=zero),
+        PassCost(matmul=zero, attention=zero, stream=backward, flops=zero),
+    )
+
+
+def head_passes(model: ModelSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack) -> tuple[PassCost, PassCost]:
+    """Final norm, head and loss, equation (6)."""
+    zero = np.zeros(batch.tokens.shape)
+    hidden, columns = np.full(zero.shape, float(model.hidden_size)), model.padded_vocab_size / batch.tensor_parallel
+    product = matmul_seconds(ceiling, rows=batch.tokens, inner=hidden, outer=columns)
+    flops = 2.0 * batch.tokens * hidden * columns
+    logits = batch.tokens * np.where(batch.loss_parallel > 0, columns, float(model.padded_vocab_size))
+    factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
+    norm_bytes = 2.0 * factor * batch.shard_tokens * model.hidden_size * ceiling.element_bytes
+    forward = stream_seconds(ceiling, norm_bytes + logits * stack.logits_forward_bytes)
+    backward = stream_seconds(ceiling, 1.5 * norm_bytes + logits * stack.logits_backward_bytes)
+    return (
+        PassCost(matmul=product, attention=zero, stream=forward, flops=flops),
+        PassCost(matmul=2.0 * product, attention=zero, stream=backward, flops=2.0 * flops),
+    )

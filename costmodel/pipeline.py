@@ -1,0 +1,158 @@
+"""Longest path of a pipeline step with fixed durations, for many candidates of one topology at once.
+
+Nodes are the operations of `costmodel.schedules`. An operation starts when its rank's compute lane is free and its input
+has arrived; its output then crosses the transfer lane to the next (backward: previous) rank, which carries one message at
+a time:
+
+    (1) start(o)   = max(end(previous operation of the rank), arrival(producer of o's input))
+    (2) end(o)     = start(o) + duration(virtual stage of o, direction of o)
+    (3) arrival(o) = max(end(o), arrival(previous message on the lane)) + transfer(lane)
+
+A lane runs per rank and direction; forward and backward messages between two ranks do not share one. Sizes are p ranks,
+v chunks per rank, V = p v virtual stages, m micro-batches, c candidates. The path is monotone in every duration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.schedules import operation_table
+from costmodel.specs import PipelineSchedule
+
+Index = NDArray[np.intp]
+Durations = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Nodes that depend only on earlier levels: rows ``first`` to ``stop`` of the state, and indices into it."""
+
+    first: int
+    stop: int
+    lane: Index  # previous operation of the rank
+    data: Index  # producer of the input
+    message: Index  # previous message on the output's lane
+    duration: Index  # direction x V + virtual stage
+    transfer: Index  # transfer lane's rank boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The graph of one schedule: state rows 0 .. p - 1 are the ranks' starts, row p is "at once", then the nodes."""
+
+    num_ranks: int
+    num_rows: int
+    levels: tuple[Level, ...]
+    last: Index  # last operation of every rank
+
+
+def longest_path(
+    topology: Topology, *, forward: Durations, backward: Durations, transfer: Durations, start: Durations
+) -> Durations:
+    """End of the last operation of every rank, equations (1) to (3).
+
+    Args:
+        topology: the graph.
+        forward: seconds of one forward of every virtual stage [V, c].
+        backward: seconds of one backward of every virtual stage [V, c].
+        transfer: seconds of a message between rank r and r + 1 mod p [p, c].
+        start: when every rank may start [p, c].
+
+    Returns:
+        Seconds [p, c].
+    """
+    durations = np.concatenate([forward, backward])
+    end = np.zeros((topology.num_rows, durations.shape[1]))
+    arrival = np.zeros_like(end)
+    end[: topology.num_ranks] = start
+    for level in topology.levels:
+        nodes = slice(level.first, level.stop)
+        begin = np.maximum(end[level.lane], arrival[level.data])
+        begin += durations[level.duration]
+        end[nodes] = begin
+        np.maximum(begin, arrival[level.message], out=begin)
+        begin += transfer[level.transfer]
+        arrival[nodes] = begin
+    return end[topology.last]
+
+
+@lru_cache(maxsize=128)
+def build_topology(schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int) -> Topology:
+    """The graph of a schedule, levelled: every node sits one level after the later of its two predecessors.
+
+    Raises:
+        InputError: when the schedule does not allow the number of micro-batches.
+    """
+    table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
+    num_virtual = num_ranks * num_chunks
+    rank = np.arange(num_ranks)[:, None]
+    virtual = table.chunk * num_ranks + rank
+    duration = table.backward * num_virtual + virtual
+    code = duration * num_micro_batches + table.micro_batch
+    upstream = virtual + 2 * table.backward - 1  # the stage whose output this operation needs
+    has_input = (upstream >= 0) & (upstream < num_virtual)
+    producer = np.where(
+        has_input, (table.backward * num_virtual + upstream) * num_micro_batches + table.micro_batch, -1
+    )
+    downstream = virtual - 2 * table.backward + 1
+    sends = (downstream >= 0) & (downstream < num_virtual)
+    boundary = np.where(table.backward == 1, (rank - 1) % num_ranks, rank)
+    level = _unit_levels(code.tolist(), producer.tolist(), code.size)
+    return _number_rows(level, code, producer, _previous_message(code, sends, table.backward), duration, boundary)
+
+
+def _unit_levels(code: list[list[int]], producer: list[list[int]], size: int) -> NDArray[np.int64]:
+    """Level of every node by code: the longest path with unit durations, running every rank as far as its inputs allow."""
+    level = [-1] * size
+    position, previous = [0] * len(code), [-1] * len(code)
+    remaining, length = size, len(code[0])
+    while remaining:
+        for rank, (codes, inputs) in enumerate(zip(code, producer, strict=True)):
+            at, last = position[rank], previous[rank]
+            while at < length:
+                source = inputs[at]
+                ready = level[source] if source >= 0 else -1
+                if source >= 0 and ready < 0:
+                    break
+                last = level[codes[at]] = (ready if ready > last else last) + 1
+                at += 1
+            remaining -= at - position[rank]
+            position[rank], previous[rank] = at, last
+    return np.array(level)
+
+
+def _previous_message(code: Index, sends: NDArray[np.bool_], backward: NDArray[np.int64]) -> Index:
+    """Code of the previous operation of the same rank and direction that sends; -1 for the first."""
+    previous = np.full(code.shape, -1)
+    for rank, direction in np.ndindex(code.shape[0], 2):
+        lane = np.flatnonzero(backward[rank] == direction)
+        sent = np.where(sends[rank, lane], np.arange(len(lane)), -1)
+        before = np.concatenate([[-1], np.maximum.accumulate(sent)[:-1]])
+        previous[rank, lane] = np.where(before >= 0, code[rank, lane[before]], -1)
+    return previous
+
+
+def _number_rows(
+    level: NDArray[np.int64], code: Index, producer: Index, message: Index, duration: Index, boundary: Index
+) -> Topology:
+    """Sort the nodes by level and turn codes into state rows."""
+    num_ranks, length = code.shape
+    flat = code.ravel()
+    order = np.argsort(level[flat], kind="stable")
+    row_of = np.full(flat.size + 1, num_ranks)  # index -1: no such operation -> the row "at once"
+    row_of[flat[order]] = np.arange(flat.size) + num_ranks + 1
+    lane = np.concatenate([np.arange(num_ranks)[:, None], row_of[code[:, : length - 1]]], axis=1)
+    columns = [
+        column.ravel()[order].astype(np.intp)
+        for column in (lane, row_of[producer], row_of[message], duration, boundary)
+    ]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(level))])
+    levels = tuple(
+        Level(first + num_ranks + 1, stop + num_ranks + 1, *(column[first:stop] for column in columns))
+        for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    )
+    return Topology(num_ranks, flat.size + num_ranks + 1, levels, row_of[code[:, -1]])

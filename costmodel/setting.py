@@ -1,0 +1,146 @@
+"""The question that step time answers, prepared for a batch of candidates: specs, groups, roofline, table of passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import Group, Network, group, network
+from costmodel.compute import Roofline, roofline
+from costmodel.layers import MicroBatch
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
+from costmodel.stack import Stack, read_stack
+from costmodel.stages import even_split
+from costmodel.tables import PassTable, group_starts, pass_table
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is trained on what with which framework: everything but the layout."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    runtime: RuntimeProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContents:
+    """What every virtual stage holds, in virtual-stage order."""
+
+    layers: Matrix  # [1 or n, V, G, K] layers of every group, by recompute kind
+    embedding: Matrix  # [V] 1 where the embedding is
+    head: Matrix  # [V]
+
+    @property
+    def calls(self) -> Matrix:
+        """Groups gathered one after the other [1 or n, V]: one per layer, one for embedding and head together."""
+        return np.asarray(self.layers.sum(axis=(2, 3)) + np.maximum(self.embedding, self.head))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A problem and n candidates that share the pipeline's shape, with what every part of the step needs."""
+
+    problem: Problem
+    grid: Grid
+    contents: StageContents
+    num_ranks: int
+    num_chunks: int
+    stack: Stack
+    net: Network
+    ceiling: Roofline
+    batch: MicroBatch
+    tensor_group: Group
+    table: PassTable
+
+    def per_rank(self, virtual: Matrix) -> Matrix:
+        """Sum a matrix [n, V] over the chunks of every rank: [n, p]."""
+        return virtual.reshape(len(virtual), self.num_chunks, self.num_ranks).sum(axis=1)
+
+    def data_group(self, size: Matrix, *, inside: Matrix | None = None) -> Group:
+        """Groups along a data-parallel axis as [n, 1]; ``inside`` is the product of the axes between it and tensor."""
+        tensor = self.batch.tensor_parallel[:, None]
+        stride = tensor if inside is None else tensor * inside
+        devices = self.grid.num_devices[:, None].astype(np.float64)
+        return group(self.net, size=size, stride=stride, devices=devices)
+
+    def pipeline_group(self) -> Group:
+        """The ends of the longest jump between pipeline ranks: a pair as far apart as the first and the last rank."""
+        devices = self.grid.num_devices.astype(np.float64)
+        apart = devices / self.num_ranks * max(1, self.num_ranks - 1)
+        return group(self.net, size=np.full(len(self.grid), 2.0), stride=apart, devices=devices)
+
+
+def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
+    """Prepare n candidates with equal ``pipeline_parallel_size`` and ``num_model_chunks``.
+
+    Raises:
+        InputError: when the device cannot compute in the training precision or the runtime lacks a constant.
+    """
+    stack, net = read_stack(problem.runtime), network(problem.cluster)
+    tensor = grid.tensor_parallel_size.astype(np.float64)
+    batch = MicroBatch(
+        sequences=grid.micro_batch_size.astype(np.float64),
+        sequence_length=problem.training.sequence_length,
+        tensor_parallel=tensor,
+        sequence_parallel=grid.sequence_parallel.astype(np.float64),
+        loss_parallel=grid.loss_parallel.astype(np.float64),
+    )
+    devices = grid.num_devices.astype(np.float64)
+    tensor_group = group(net, size=tensor, stride=np.ones(len(grid)), devices=devices)
+    device = problem.cluster.device
+    table = pass_table(problem.model, device, problem.training, batch=batch, tensor_group=tensor_group, stack=stack)
+    return Setting(
+        problem=problem,
+        grid=grid,
+        contents=contents,
+        num_ranks=int(grid.pipeline_parallel_size[0]),
+        num_chunks=int(grid.num_model_chunks[0]),
+        stack=stack,
+        net=net,
+        ceiling=roofline(device, problem.training.precision.compute),
+        batch=batch,
+        tensor_group=tensor_group,
+        table=table,
+    )
+
+
+def plan_contents(model: ModelSpec, stages: tuple[StageSpec, ...]) -> StageContents:
+    """Contents of a plan's stages, which are in virtual-stage order."""
+    starts = np.array([stage.start for stage in stages])
+    stops = np.array([stage.stop for stage in stages])
+    kinds = np.array([RECOMPUTE_KINDS.index(stage.recompute.kind) for stage in stages])
+    counts = _layers_between(model, starts, stops)
+    return StageContents(
+        layers=(counts[:, :, None] * (kinds[:, None, None] == np.arange(len(RECOMPUTE_KINDS))))[None],
+        embedding=np.array([float(stage.embedding) for stage in stages]),
+        head=np.array([float(stage.head) for stage in stages]),
+    )
+
+
+def even_contents(model: ModelSpec, num_virtual_stages: int, recompute: NDArray[np.int64]) -> StageContents:
+    """Contents of evenly split stages (`costmodel.stages.even_split`); ``recompute`` holds the kind of each candidate."""
+    stops = np.cumsum(even_split(model.num_hidden_layers, num_virtual_stages))
+    starts = np.concatenate([[0], stops[:-1]])
+    counts = _layers_between(model, starts, stops)
+    ends = np.arange(num_virtual_stages)
+    one_hot = recompute[:, None, None, None] == np.arange(len(RECOMPUTE_KINDS))
+    return StageContents(
+        layers=counts[None, :, :, None] * one_hot,
+        embedding=(ends == 0).astype(np.float64),
+        head=(ends == num_virtual_stages - 1).astype(np.float64),
+    )
+
+
+def _layers_between(model: ModelSpec, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Matrix:
+    """Layers of every group in every stage [V, G]."""
+    low = np.array(group_starts(model))
+    high = np.append(low[1:], model.num_hidden_layers)
+    overlap = np.minimum(high[None, :], stops[:, None]) - np.maximum(low[None, :], starts[:, None])
+    return np.maximum(0, overlap).astype(np.float64)

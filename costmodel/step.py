@@ -1,0 +1,153 @@
+"""Durations of one training step for candidates that share a pipeline shape: what the longest path runs over.
+
+Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages, P parts (tables.py).
+
+    (1) pass of a virtual stage = sum over its layers + embedding + head, + exposed gathers and reductions (sharding.py)
+    (2) message between stages: T h elements, cut over the tensor group with sequence parallelism or scatter-gather
+    (3) tied embeddings on two ranks: an all-reduce of the table's gradient between them
+    (4) optimizer step: gradients, parameters and states, read and written, over the memory bandwidth
+    (5) step = max over ranks of (end of the last backward + exposed reduction) + max over ranks of the optimizer step
+        when gradients are clipped by their global norm; otherwise max over ranks of the sum of the three
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds
+from costmodel.compute import Column, stream_seconds
+from costmodel.setting import Matrix, Setting
+from costmodel.sharding import sharding_times
+from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
+from costmodel.tables import GATHER, GRADIENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Durations of one step; hidden seconds are those of one rank over the whole step."""
+
+    forward: Matrix  # [n, V, P]
+    backward: Matrix  # [n, V, P]
+    transfer: Matrix  # [n, p] message from rank r to r + 1 mod p
+    start: Matrix  # [n, p] exposed gather before the first forward
+    reduction: Matrix  # [n, p] exposed gradient reduction after the last backward
+    optimizer: Matrix  # [n, p]
+    gather_hidden: Matrix  # [n, p]
+    reduction_hidden: Matrix  # [n, p]
+    tensor_hidden: Matrix  # [n, p]
+    clips: bool
+
+    def finish(self, end: Matrix) -> Column:
+        """Step time from the ends of the ranks' last backwards [n, p], equation (5)."""
+        reduced = end + self.reduction
+        if self.clips:
+            return np.asarray(reduced.max(axis=1) + self.optimizer.max(axis=1))
+        return np.asarray((reduced + self.optimizer).max(axis=1))
+
+
+def step_times(setting: Setting) -> StepTimes:
+    """Durations of one step of every candidate."""
+    forward, backward = _passes(setting)
+    parameters = stage_parameters(setting)
+    sharding = sharding_times(
+        setting, parameters=parameters, forward=forward.sum(axis=2), backward=backward.sum(axis=2)
+    )
+    forward[:, :, GATHER] = sharding.forward_gather
+    backward[:, :, GATHER], backward[:, :, GRADIENT] = sharding.backward_gather, sharding.backward_reduce
+    layers = setting.contents.layers.sum(axis=3)
+    tensor_hidden = (layers @ setting.table.layer_backward_hidden[:, :, None])[:, :, 0]
+    return StepTimes(
+        forward=forward,
+        backward=backward,
+        transfer=_transfer(setting),
+        start=sharding.start,
+        reduction=sharding.reduction + _tied_reduction(setting),
+        optimizer=_optimizer(setting, parameters),
+        gather_hidden=sharding.gather_hidden,
+        reduction_hidden=sharding.reduction_hidden,
+        tensor_hidden=setting.per_rank(tensor_hidden) * setting.grid.num_micro_batches[:, None],
+        clips=setting.problem.training.optimizer.max_grad_norm is not None,
+    )
+
+
+def holds_tied_copy(setting: Setting) -> bool:
+    """Whether the head's rank holds its own copy of a tied embedding table."""
+    return setting.problem.model.tie_word_embeddings and setting.num_ranks > 1
+
+
+def stage_parameters(setting: Setting) -> Matrix:
+    """Parameters of every virtual stage on one tensor-parallel rank [n, V]; a tied table counts on both its ranks."""
+    table, contents = setting.table, setting.contents
+    head = table.head_parameters
+    if holds_tied_copy(setting):
+        head = head + _table_parameters(setting)
+    layers = contents.layers.sum(axis=3) @ table.layer_parameters[:, :, None]
+    return np.asarray(
+        layers[:, :, 0] + table.embedding_parameters[:, None] * contents.embedding + head[:, None] * contents.head
+    )
+
+
+def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
+    """Forward and backward of every virtual stage by part [n, V, P], equation (1) without data parallelism."""
+    table, contents = setting.table, setting.contents
+    rows, groups, kinds, parts = table.layer_backward.shape
+    virtual = contents.layers.shape[1]
+    forward = contents.layers.sum(axis=3) @ table.layer_forward
+    backward = contents.layers.reshape(-1, virtual, groups * kinds) @ table.layer_backward.reshape(rows, -1, parts)
+    ends = (contents.embedding[None, :, None], contents.head[None, :, None])
+    for index, result in enumerate((forward, backward)):
+        result += ends[0] * table.embedding[:, None, index] + ends[1] * table.head[:, None, index]
+    return forward, backward
+
+
+def _transfer(setting: Setting) -> Matrix:
+    """Seconds of the message between neighbouring ranks [n, p], equation (2)."""
+    if setting.num_ranks == 1:
+        return np.zeros((len(setting.grid), 1))
+    batch, tensor = setting.batch, setting.batch.tensor_parallel
+    whole = batch.tokens * setting.problem.model.hidden_size * setting.ceiling.element_bytes
+    scattered = (batch.sequence_parallel > 0) | (setting.stack.pipeline_scatter_gather > 0)
+    stride = (setting.grid.num_devices // setting.num_ranks).astype(np.float64)
+    seconds = boundary_seconds(
+        setting.net, message_bytes=np.where(scattered, whole / tensor, whole), stride=stride, ranks=setting.num_ranks
+    )
+    gathered = np.where(
+        scattered & (batch.sequence_parallel == 0), all_gather_seconds(setting.tensor_group, whole), 0.0
+    )
+    return seconds + gathered[:, None]
+
+
+def _table_parameters(setting: Setting) -> Column:
+    model = setting.problem.model
+    return model.padded_vocab_size * model.hidden_size / setting.batch.tensor_parallel
+
+
+def _tied_reduction(setting: Setting) -> Matrix:
+    """All-reduce of a tied table's gradient between the first and the last rank [n, p], equation (3)."""
+    seconds = np.zeros((len(setting.grid), setting.num_ranks))
+    if holds_tied_copy(setting):
+        pair = setting.pipeline_group()
+        gradient = BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
+        seconds[:, [0, -1]] = all_reduce_seconds(pair, _table_parameters(setting) * gradient)[:, None]
+    return seconds
+
+
+def optimizer_bytes_per_parameter(training: TrainingSpec) -> float:
+    """Bytes one fused optimizer kernel moves per parameter, equation (4): the gradient read (twice more and written once
+    when it is clipped), the master and every moment read and written, a 16-bit copy written, the gradient cleared."""
+    precision, optimizer = training.precision, training.optimizer
+    gradient = BYTES_PER_ELEMENT[precision.gradient]
+    passes = 2.0 + (3.0 if optimizer.max_grad_norm is not None else 0.0)
+    master = BYTES_PER_ELEMENT[precision.master or precision.parameter]
+    states = 2.0 * (master + optimizer.num_moments * BYTES_PER_ELEMENT[precision.state])
+    copy = BYTES_PER_ELEMENT[precision.parameter] if precision.master else 0.0
+    return passes * gradient + states + copy
+
+
+def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
+    """Optimizer step of every rank [n, p], equation (4); ZeRO cuts it over the shard group."""
+    shards = np.where(setting.grid.zero_stage > 0, setting.grid.data_parallel_shard_size, 1)[:, None]
+    moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
+    return stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)

@@ -1,0 +1,236 @@
+"""The table of passes: seconds of one layer, the embedding and the head, forward and backward, by part of the step.
+
+Rows are candidates (tensor parallel size, sequence parallelism, micro batch, ...), one table serves a whole grid. A pass is
+a vector over `PARTS`; the parts of one pass sum to its duration on the compute lane.
+
+    (1) launch of a pass = smooth max(device time, host time) - device time on a device that runs behind its host;
+        kernels x launch on one that does not (cpu)
+    (2) backward with full recomputation = backward + one more forward, its tensor-parallel collectives included;
+        with core_attention: + the attention part of the forward
+    (3) tensor-parallel collectives of a layer: 2 all-reduces of T h forward and 2 backward (arXiv 1909.08053, figure 4);
+        with sequence parallelism each is an all-gather and a reduce-scatter of the same volume (arXiv 2205.05198, figure 5)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from costmodel.compute import Column, Roofline, roofline, smooth_maximum
+from costmodel.layers import (
+    MicroBatch,
+    PassCost,
+    accumulation_seconds,
+    embedding_passes,
+    head_passes,
+    layer_passes,
+)
+from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
+from costmodel.runtimes.grid import RECOMPUTE_KINDS
+from costmodel.specs import DeviceSpec, ModelSpec, TrainingSpec
+from costmodel.stack import Stack
+
+PARTS = ("gemm", "attention", "memory_bound", "launch", "recompute", "tensor_parallel", "zero_gather", "gradient")
+GEMM, ATTENTION, MEMORY, LAUNCH, RECOMPUTE, TENSOR, GATHER, GRADIENT = range(len(PARTS))
+
+Cube = NDArray[np.float64]
+
+
+class ParameterCount(NamedTuple):
+    """Parameters of one part of the model: those that tensor parallelism cuts, and those that every rank holds whole."""
+
+    cut: int
+    whole: int
+
+    def per_rank(self, tensor_parallel: Column) -> Column:
+        """Parameters one tensor-parallel rank holds."""
+        return self.cut / tensor_parallel + self.whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTable:
+    """Rows n, layer groups G, recompute kinds K, parts P. Seconds, FLOP per rank and micro-batch, parameters per rank.
+
+    ``*_hidden`` are tensor-parallel collectives that run behind matmuls.
+    """
+
+    layer_forward: Cube  # [n, G, P]
+    layer_backward: Cube  # [n, G, K, P]
+    layer_backward_hidden: Cube  # [n, G]
+    layer_forward_flops: Cube  # [n, G]
+    layer_backward_flops: Cube  # [n, G, K]
+    layer_parameters: Cube  # [n, G]
+    embedding: Cube  # [n, 2, P]
+    embedding_parameters: Column  # [n]
+    head: Cube  # [n, 2, P]
+    head_flops: Cube  # [n, 2]
+    head_parameters: Column  # [n], a tied table not included
+
+
+def count_parameters(tensors: tuple[ParameterTensor, ...]) -> ParameterCount:
+    """Sum the tensors of one part."""
+    cut = sum(tensor.num_elements for tensor in tensors if tensor.tensor_parallel_dim is not None)
+    return ParameterCount(cut, sum(tensor.num_elements for tensor in tensors) - cut)
+
+
+def group_starts(model: ModelSpec) -> list[int]:
+    """Index of the first layer of every layer group."""
+    return [sum(group.count for group in model.layers[:index]) for index in range(len(model.layers))]
+
+
+def pass_table(
+    model: ModelSpec,
+    device: DeviceSpec,
+    training: TrainingSpec,
+    *,
+    batch: MicroBatch,
+    tensor_group: Group,
+    stack: Stack,
+) -> PassTable:
+    """The passes of every part of the model for every row.
+
+    Raises:
+        InputError: when the device cannot compute in the training precision.
+    """
+    builder = _Builder(roofline(device, training.precision.compute), training, batch, tensor_group, stack)
+    layers = [builder.layer(model, index) for index in group_starts(model)]
+    embedding_count = count_parameters(embedding_tensors(model)).per_rank(batch.tensor_parallel)
+    head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)
+    head, head_flops = builder.head(model, head_count)
+    return PassTable(
+        layer_forward=np.stack([layer.forward for layer in layers], axis=1),
+        layer_backward=np.stack([layer.backward for layer in layers], axis=1),
+        layer_backward_hidden=np.stack([layer.hidden for layer in layers], axis=1),
+        layer_forward_flops=np.stack([layer.forward_flops for layer in layers], axis=1),
+        layer_backward_flops=np.stack([layer.backward_flops for layer in layers], axis=1),
+        layer_parameters=np.stack([layer.parameters for layer in layers], axis=1),
+        embedding=builder.embedding(model, embedding_count),
+        embedding_parameters=embedding_count,
+        head=head,
+        head_flops=head_flops,
+        head_parameters=head_count,
+    )
+
+
+class _Layer(NamedTuple):
+    forward: Cube
+    backward: Cube
+    hidden: Column
+    forward_flops: Column
+    backward_flops: Cube
+    parameters: Column
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    ceiling: Roofline
+    training: TrainingSpec
+    batch: MicroBatch
+    tensor_group: Group
+    stack: Stack
+
+    def layer(self, model: ModelSpec, index: int) -> _Layer:
+        """One layer of the group that starts at layer ``index``, equations (1) to (3)."""
+        stack = self.stack
+        forward, backward, core = layer_passes(
+            model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=stack
+        )
+        parameters = count_parameters(layer_tensors(model, index)).per_rank(self.batch.tensor_parallel)
+        accumulation = accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
+        exposed, hidden = self._backward_collectives(model, backward.matmul)
+        forward_parts = self._parts(forward, self.block_seconds(model, 2.0), stack.kernels_forward)
+        backward_parts = self._parts(
+            backward, exposed, stack.kernels_backward, extra_stream=accumulation, backward=True
+        )
+        again = {
+            "none": np.zeros(parameters.shape),
+            "core_attention": core.attention,
+            "full": forward_parts.sum(axis=-1),
+        }
+        kinds = np.repeat(backward_parts[:, None, :], len(RECOMPUTE_KINDS), axis=1)
+        kinds[:, :, RECOMPUTE] = np.stack([again[kind] for kind in RECOMPUTE_KINDS], axis=1)
+        more = {"none": 0.0 * core.flops, "core_attention": core.flops, "full": forward.flops}
+        flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
+        return _Layer(forward_parts, kinds, hidden, forward.flops, flops, parameters)
+
+    def embedding(self, model: ModelSpec, parameters: Column) -> Cube:
+        """Both passes of the embedding; its output is reduced (or gathered) over the tensor group once."""
+        forward, backward = embedding_passes(model, batch=self.batch, ceiling=self.ceiling)
+        accumulation = accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
+        zero = np.zeros(parameters.shape)
+        return np.stack(
+            [
+                self._parts(forward, 0.5 * self.block_seconds(model, 2.0), 0.0),
+                self._parts(backward, zero, 0.0, extra_stream=accumulation),
+            ],
+            axis=1,
+        )
+
+    def head(self, model: ModelSpec, parameters: Column) -> tuple[Cube, Cube]:
+        """Both passes of final norm, head and loss, and their FLOP."""
+        forward, backward = head_passes(model, batch=self.batch, ceiling=self.ceiling, stack=self.stack)
+        accumulation = accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
+        passes = [
+            self._parts(forward, self._loss_seconds(model), 0.0),
+            self._parts(backward, 0.5 * self.block_seconds(model, 2.0), 0.0, extra_stream=accumulation),
+        ]
+        return np.stack(passes, axis=1), np.stack([forward.flops, backward.flops], axis=1)
+
+    def block_seconds(self, model: ModelSpec, blocks: float) -> Column:
+        """Collectives of ``blocks`` tensor-parallel blocks in one direction, equation (3)."""
+        total = blocks * self.batch.tokens * model.hidden_size * self.ceiling.element_bytes
+        reduced = all_reduce_seconds(self.tensor_group, total, blocks)
+        sharded = all_gather_seconds(self.tensor_group, total, blocks) + reduce_scatter_seconds(
+            self.tensor_group, total, blocks
+        )
+        return np.where(self.batch.sequence_parallel > 0, sharded, reduced)
+
+    def _backward_collectives(self, model: ModelSpec, matmul: Column) -> tuple[Column, Column]:
+        """Exposed and hidden seconds; at most the weight gradients (half of the matmuls) hide collectives."""
+        gathers = self.stack.sequence_parallel_extra_gathers
+        total = gathers * self.batch.tokens * model.hidden_size * self.ceiling.element_bytes
+        extra = all_gather_seconds(self.tensor_group, total, gathers) * (self.batch.sequence_parallel > 0)
+        seconds = self.block_seconds(model, 2.0) + extra
+        hidden = np.minimum(self.stack.tensor_parallel_backward_overlap * seconds, 0.5 * matmul)
+        return seconds - hidden, hidden
+
+    def _loss_seconds(self, model: ModelSpec) -> Column:
+        """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered. With sequence
+        parallelism the head's input is gathered first."""
+        tokens = self.batch.tokens
+        parallel = all_reduce_seconds(self.tensor_group, 3.0 * 4.0 * tokens, 3.0)
+        logits = tokens * model.padded_vocab_size * self.ceiling.element_bytes
+        gathered = all_gather_seconds(self.tensor_group, logits)
+        head_input = all_gather_seconds(self.tensor_group, tokens * model.hidden_size * self.ceiling.element_bytes)
+        loss = np.where(self.batch.loss_parallel > 0, parallel, gathered)
+        return loss + np.where(self.batch.sequence_parallel > 0, head_input, 0.0)
+
+    def _parts(
+        self,
+        cost: PassCost,
+        collectives: Column,
+        kernels: float,
+        *,
+        extra_stream: Column | float = 0.0,
+        backward: bool = False,
+    ) -> Cube:
+        """One pass as a vector over `PARTS`, with its launch part, equation (1)."""
+        parts = np.zeros((*cost.matmul.shape, len(PARTS)))
+        parts[:, GEMM], parts[:, ATTENTION] = cost.matmul, cost.attention
+        parts[:, MEMORY], parts[:, TENSOR] = cost.stream + extra_stream, collectives
+        if kernels == 0:
+            return parts
+        stack = self.stack
+        factor = np.where(self.batch.tensor_parallel > 1, stack.tensor_parallel_kernel_factor, 1.0)
+        started = factor * kernels * self.ceiling.launch_seconds
+        if self.ceiling.asynchronous:
+            floor = stack.launch_floor_backward_seconds if backward else stack.launch_floor_forward_seconds
+            device = parts.sum(axis=-1)
+            parts[:, LAUNCH] = smooth_maximum(device + started, factor * floor, stack.launch_sharpness) - device
+        else:
+            parts[:, LAUNCH] = started
+        return parts
