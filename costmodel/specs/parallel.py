@@ -54,4 +54,9 @@ class ParallelConfig(Spec):
     @property
     def num_devices(self) -> int:
         """Devices used: the product of all sizes."""
-        return self.data_parallel_size * self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        return (
+            self.data_parallel_size
+            * self.tensor_parallel_size
+            * self.pipeline_parallel_size
+            * self.context_parallel_size
+        )

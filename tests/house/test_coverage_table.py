@@ -80,7 +80,14 @@ ROWS = read_rows()
 def test_every_system_of_the_documents_has_a_row() -> None:
     names = {name for name, _ in ROWS}
     assert len(ROWS) >= 40
-    for system in ("Parameter server", "GPipe", "Megatron-LM tensor parallelism", "ZeRO stage 3", "ZeRO-Infinity", "OneFlow SBP"):
+    for system in (
+        "Parameter server",
+        "GPipe",
+        "Megatron-LM tensor parallelism",
+        "ZeRO stage 3",
+        "ZeRO-Infinity",
+        "OneFlow SBP",
+    ):
         assert system in names
 
 
