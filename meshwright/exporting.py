@@ -31,10 +31,10 @@ def export(
 
     exporter, output = find_exporter(to), Path(output)
     plan = load_plan(plan)
-    check_rules(plan)
     files = render(plan, to, name=output.name)
     if isinstance(files, Rejection):
         return files
+    check_rules(plan)
     for name in files:  # all or nothing: refuse before the first one is written
         check_output(output.with_name(name), force=force)
     return tuple(

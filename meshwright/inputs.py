@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _MAX_TOKENS = 10**18
+# Beyond these no product of sizes stays exact in 64 bits; no training comes near them.
+_MAX_BATCH = 10**6
+_MAX_SEQUENCE = 10**7
 _TOKENS = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e\+?[0-9]{1,3})?) ?([KMBT]?)", re.IGNORECASE)
 
 
@@ -87,9 +90,8 @@ def make_training(
     Raises:
         InputError: for a value outside its domain, or a precision that the device or the runtime lacks.
     """
-    for name, value in (("global_batch_size", global_batch_size), ("sequence_length", sequence_length)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value}; needed a whole number of at least 1")
+    _check_number("global_batch_size", global_batch_size, _MAX_BATCH)
+    _check_number("sequence_length", sequence_length, _MAX_SEQUENCE)
     content: dict[str, Any] = {
         "global_batch_size": global_batch_size,
         "sequence_length": sequence_length,
@@ -156,6 +158,11 @@ def parse_assignments(items: Iterable[str], *, option: str) -> dict[str, str]:
             raise InputError(f"{option} states {name} twice: {result[name]} and {value}; state it once")
         result[name] = value
     return result
+
+
+def _check_number(name: str, value: object, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise InputError(f"{name} is {value!r}; needed a whole number from 1 to {largest:,}")
 
 
 def _has_precision(device: DeviceSpec, word: str) -> bool:

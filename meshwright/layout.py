@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from costmodel.specs import ClusterSpec, InputError, ParallelConfig, TrainingSpec
 from hardware_profiles.errors import explain_validation_error
 
+_MAX_SIZE = 10**9
+
 
 def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: TrainingSpec) -> ParallelConfig:
     """The full configuration that agrees with the sizes stated.
@@ -33,6 +35,9 @@ def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: 
     if unknown:
         raise InputError(f"unknown size {unknown[0]!r}; choose among {', '.join(ParallelConfig.model_fields)}")
     _validate(stated)  # every value alone, before they are divided by each other
+    for name, value in stated.items():
+        if isinstance(value, int) and value > _MAX_SIZE:
+            raise InputError(f"{name} is {value}; needed at most {_MAX_SIZE:,}")
     stated.update(_data_parallel_sizes(stated, cluster.num_devices))
     stated.update(_micro_batches(stated, training.global_batch_size))
     if "pipeline_schedule" not in stated and stated.get("pipeline_parallel_size", 1) > 1:

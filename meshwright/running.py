@@ -61,7 +61,11 @@ def run(
 
 
 def run_reference(
-    plan: Plan | Recommendation | str | Path, *, steps: int = 10, data: str | Path | None = None
+    plan: Plan | Recommendation | str | Path,
+    *,
+    steps: int = 10,
+    data: str | Path | None = None,
+    progress: bool = False,
 ) -> Observation:
     """Train what the plan trains in one process, without any parallelism: the curve a plan must reproduce.
 
@@ -69,6 +73,7 @@ def run_reference(
         plan: as in `run`.
         steps: as in `run`.
         data: as in `run`.
+        progress: as in `run`.
 
     Raises:
         InputError: as `run`.
@@ -77,7 +82,7 @@ def run_reference(
     require_torch()
     from executor.reference import run_reference as train
 
-    return train(load_plan(plan), steps=steps, data=data)
+    return train(load_plan(plan), steps=steps, data=data, progress=progress)
 
 
 def loss_difference(observation: Observation, reference: Observation) -> float:

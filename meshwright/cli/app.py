@@ -38,6 +38,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
         help="Find, explain, export and run the fastest parallel plan for training a transformer on your cluster.",
         no_args_is_help=True,
         add_completion=False,
+        rich_markup_mode=None,  # the plain help never cuts a long option name
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
@@ -89,7 +90,8 @@ def _fail_unexpectedly(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "meshwright"
         message = error.format_message()
-        if not message:  # no command was given: the help text has been shown
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=sys.stderr)
             return BAD_INPUT
         return _fail(f"{message.rstrip('.')}. See {command} --help", BAD_INPUT)
     message = f"internal error: {type(error).__name__}: {error} (please report it; MESHWRIGHT_DEBUG=1 shows where)"

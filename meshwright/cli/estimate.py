@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def estimate(
     context: typer.Context,
     plan: Annotated[
-        Path | None, typer.Argument(metavar="[PLAN]", help="A plan file, or a recommendation (its best plan).")
+        Path | None, typer.Argument(metavar="PLAN", help="A plan file, or a recommendation (its best plan).")
     ] = None,
     model: options.OptionalModel = None,
     cluster: options.OptionalCluster = None,

@@ -50,7 +50,10 @@ def show_hardware(
 
 
 def measure_hardware(
-    processes: Annotated[int, typer.Option("--processes", help="Processes that will train side by side.")],
+    processes: Annotated[
+        int,
+        options.number("--processes", "Processes that train side by side."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Cluster file (YAML) to write.")],
     quick: Annotated[bool, typer.Option("--quick/--thorough", help="About 20 seconds, or two minutes.")] = True,
     force: options.Force = False,

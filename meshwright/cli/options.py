@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-_MODEL = typer.Option("--model", help="A catalogue name, a config.json, or a folder that holds one.")
-_CLUSTER = typer.Option("--cluster", help="8xH100-SXM (one node), 16x8xA100-SXM-80GB (16 nodes of 8), or a YAML file.")
-_GLOBAL_BATCH_SIZE = typer.Option("--global-batch-size", help="Sequences per optimizer step.")
-_SEQUENCE_LENGTH = typer.Option("--sequence-length", help="Tokens per sequence.")
+_MAX_NUMBER = 10**9
+
+
+def number(name: str, text: str = "", *, lowest: int = 1, metavar: str = "N") -> Any:
+    """An option that takes a whole number from ``lowest`` to a billion and says what it found instead."""
+
+    def parse(word: str | int) -> int:
+        try:
+            value = int(word)
+        except ValueError:
+            value = lowest - 1
+        if not lowest <= value <= _MAX_NUMBER:
+            raise typer.BadParameter(
+                f"found {str(word)[:40]!r}; needed a whole number from {lowest} to {_MAX_NUMBER:,}"
+            )
+        return value
+
+    return typer.Option(name, help=text, parser=parse, metavar=metavar)
+
+
+def text(name: str, help_text: str = "", *, metavar: str | None = None) -> Any:
+    """An option that takes a word."""
+    return typer.Option(name, help=help_text, metavar=metavar)
+
+
+_MODEL = text("--model", "A catalogue name, a config.json, or a folder that holds one.", metavar="M")
+_CLUSTER = text("--cluster", "8xH100-SXM (one node), 16x8xA100-SXM-80GB (16 nodes of 8), or a YAML file.", metavar="C")
+_GLOBAL_BATCH_SIZE = number("--global-batch-size", "Sequences per optimizer step.")
+_SEQUENCE_LENGTH = number("--sequence-length", "Tokens per sequence.", metavar="S")
 
 Model = Annotated[str, _MODEL]
 OptionalModel = Annotated[str | None, _MODEL]
@@ -20,18 +45,18 @@ GlobalBatchSize = Annotated[int, _GLOBAL_BATCH_SIZE]
 OptionalGlobalBatchSize = Annotated[int | None, _GLOBAL_BATCH_SIZE]
 SequenceLength = Annotated[int, _SEQUENCE_LENGTH]
 OptionalSequenceLength = Annotated[int | None, _SEQUENCE_LENGTH]
-Runtime = Annotated[str, typer.Option("--runtime", help="Training framework: torch (our own executor) or megatron.")]
+Runtime = Annotated[str, text("--runtime", "Training framework: torch (our own executor) or megatron.")]
 Precision = Annotated[
-    str | None,
-    typer.Option("--precision", help="bf16, fp16, fp32 or fp64. Default: bf16 where the device has it, fp32 on a cpu."),
+    str | None, text("--precision", "bf16, fp16, fp32 or fp64. Default: bf16 where the device has it, fp32 on a cpu.")
 ]
-Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")]
-Attention = Annotated[str, typer.Option("--attention", help="fused (flash-like) or unfused (score matrix in memory).")]
+Optimizer = Annotated[str, text("--optimizer", "adamw or sgd.")]
+Attention = Annotated[str, text("--attention", "fused (flash-like) or unfused (score matrix in memory).")]
 Tokens = Annotated[
-    str | None, typer.Option("--tokens", help="Also say how long training on this many tokens takes: 300e9, 300B, 2T.")
+    str | None,
+    text("--tokens", "Also say how long training on this many tokens takes: 300e9, 300B, 2T.", metavar="T"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 IgnoreMemory = Annotated[
     bool, typer.Option("--ignore-memory", help="Estimate although the plan does not fit; the answer is labelled so.")
@@ -39,39 +64,22 @@ IgnoreMemory = Annotated[
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a recommendation (its best plan).")]
 
 # Sizes of a plan, for `estimate`; each is a field of ParallelConfig.
-TensorParallelSize = Annotated[int | None, typer.Option("--tensor-parallel-size", rich_help_panel="Sizes")]
-SequenceParallel = Annotated[
-    bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", rich_help_panel="Sizes")
-]
-LossParallel = Annotated[bool | None, typer.Option("--loss-parallel/--no-loss-parallel", rich_help_panel="Sizes")]
-PipelineParallelSize = Annotated[int | None, typer.Option("--pipeline-parallel-size", rich_help_panel="Sizes")]
-PipelineSchedule = Annotated[
-    str | None,
-    typer.Option("--pipeline-schedule", help="naive, gpipe, 1f1b or interleaved_1f1b.", rich_help_panel="Sizes"),
-]
-NumModelChunks = Annotated[
-    int | None, typer.Option("--num-model-chunks", help="Chunks of a pipeline rank.", rich_help_panel="Sizes")
-]
-DataParallelReplicateSize = Annotated[
-    int | None, typer.Option("--data-parallel-replicate-size", rich_help_panel="Sizes")
-]
-DataParallelShardSize = Annotated[
-    int | None,
-    typer.Option("--data-parallel-shard-size", help="Devices ZeRO shards over.", rich_help_panel="Sizes"),
-]
-ZeroStage = Annotated[int | None, typer.Option("--zero-stage", help="0, 1, 2 or 3.", rich_help_panel="Sizes")]
+TensorParallelSize = Annotated[int | None, number("--tensor-parallel-size")]
+SequenceParallel = Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel")]
+LossParallel = Annotated[bool | None, typer.Option("--loss-parallel/--no-loss-parallel")]
+PipelineParallelSize = Annotated[int | None, number("--pipeline-parallel-size")]
+PipelineSchedule = Annotated[str | None, text("--pipeline-schedule", "naive, gpipe, 1f1b or interleaved_1f1b.")]
+NumModelChunks = Annotated[int | None, number("--num-model-chunks", "Chunks of a pipeline rank (interleaving).")]
+DataParallelReplicateSize = Annotated[int | None, number("--data-parallel-replicate-size", "Replicas.")]
+DataParallelShardSize = Annotated[int | None, number("--data-parallel-shard-size", "Devices that ZeRO shards over.")]
+ZeroStage = Annotated[int | None, number("--zero-stage", "0, 1, 2 or 3.", lowest=0)]
 HierarchicalPartitionSize = Annotated[
-    int | None, typer.Option("--hierarchical-partition-size", help="hpZ.", rich_help_panel="Sizes")
+    int | None, number("--hierarchical-partition-size", "hpZ: devices that hold a second 16-bit copy together.")
 ]
-MicroBatchSize = Annotated[int | None, typer.Option("--micro-batch-size", rich_help_panel="Sizes")]
-NumMicroBatches = Annotated[int | None, typer.Option("--num-micro-batches", rich_help_panel="Sizes")]
-Recompute = Annotated[
-    str, typer.Option("--recompute", help="none, core_attention (selective) or full.", rich_help_panel="Sizes")
-]
-LayersPerStage = Annotated[
-    str | None,
-    typer.Option("--layers-per-stage", metavar="10,12,...", help="Uneven pipeline stages.", rich_help_panel="Sizes"),
-]
+MicroBatchSize = Annotated[int | None, number("--micro-batch-size", "Sequences per forward pass.")]
+NumMicroBatches = Annotated[int | None, number("--num-micro-batches", "Forward passes per step of one replica.")]
+Recompute = Annotated[str, text("--recompute", "none, core_attention (selective) or full.")]
+LayersPerStage = Annotated[str | None, text("--layers-per-stage", "Uneven pipeline stages.", metavar="10,12,...")]
 SIZE_NAMES = (
     "tensor_parallel_size", "sequence_parallel", "loss_parallel", "pipeline_parallel_size", "pipeline_schedule",
     "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage",

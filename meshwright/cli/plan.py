@@ -36,7 +36,7 @@ def plan(
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", help="Plans to show, the best one included.")] = 5,
+    top: Annotated[int, options.number("--top", "Plans to show, the best one included.", metavar="K")] = 5,
     tokens: options.Tokens = None,
     as_json: options.Json = False,
     output: options.Output = None,

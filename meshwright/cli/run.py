@@ -22,9 +22,12 @@ def run(
     data: Annotated[
         Path | None, typer.Option("--data", help="UTF-8 text to train on; default: the text that meshwright carries.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Optimizer steps.")] = 10,
-    nnodes: Annotated[int, typer.Option("--nnodes", help="Nodes of the run; start this command on each.")] = 1,
-    node_rank: Annotated[int, typer.Option("--node-rank", help="Number of this node, from 0.")] = 0,
+    steps: Annotated[int, options.number("--steps", "Optimizer steps.")] = 10,
+    nnodes: Annotated[
+        int,
+        options.number("--nnodes", "Nodes of the run; start this on each."),
+    ] = 1,
+    node_rank: Annotated[int, options.number("--node-rank", "Number of this node, from 0.", lowest=0)] = 0,
     rdzv_endpoint: Annotated[
         str | None, typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the nodes meet: node 0.")
     ] = None,
@@ -62,7 +65,7 @@ def run(
     single: Observation | None = None
     if reference:
         print_notice("training the same in one process ...")
-        single = running.run_reference(loaded, steps=steps, data=data)
+        single = running.run_reference(loaded, steps=steps, data=data, progress=True)
     if as_json:
         print_json(observation)
         return

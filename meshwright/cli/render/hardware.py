@@ -33,11 +33,11 @@ def render_catalogue(
     rows(console, ("node", "devices", "link", "network", "ports"), body, left=("node", "link", "network"))
     heading(console, "Networks", "one port, one direction")
     links = [(network.name, network.link) for network in networks]
-    body = [
+    network_rows = [
         (name, link.name, units.rate(link.nominal_bytes_per_second, "B/s"), units.seconds(link.latency_seconds))
         for name, link in links
     ]
-    rows(console, ("network", "link", "nominal", "latency"), body, left=("network", "link"))
+    rows(console, ("network", "link", "nominal", "latency"), network_rows, left=("network", "link"))
 
 
 def render_cluster(console: Console, cluster: ClusterSpec, *, sources: bool = False) -> None:

@@ -51,7 +51,7 @@ def render_sizes(console: Console, plan: Plan) -> None:
 
 def describe_parallel(parallel: ParallelConfig) -> list[tuple[str, str]]:
     """Names and values of what the plan uses."""
-    schedule = parallel.pipeline_schedule
+    schedule: str = parallel.pipeline_schedule
     if parallel.num_model_chunks > 1:
         schedule += f", num_model_chunks {parallel.num_model_chunks}"
     together = [name for name in ("sequence_parallel", "loss_parallel") if getattr(parallel, name)]
@@ -130,7 +130,7 @@ def render_terms(console: Console, estimate: Estimate) -> None:
     total = estimate.step_time_seconds.value
     column = units.TimeColumn([total])
     heading(console, "Time", f"{column.unit}; exposed adds up to the step time, hidden overlaps with it")
-    body = [
+    body: list[Sequence[str]] = [
         (
             term.name,
             column(term.exposed_seconds),

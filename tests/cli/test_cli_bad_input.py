@@ -1,0 +1,236 @@
+"""Wrong input: exit code 2, one clear message on stderr, nothing on stdout, no file touched."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sample_documents import sample_comparison, sample_plan, sample_recommendation
+
+from costmodel.specs import with_hash
+from meshwright import make_plan, save_plan
+
+BASE = {
+    "--model": "llama-3-8b",
+    "--cluster": "8xH100-SXM",
+    "--global-batch-size": "64",
+    "--sequence-length": "2048",
+}
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+}
+
+
+def plan(*extra: str, **changes: str) -> list[str]:
+    return ["plan", *_options(changes), *extra]
+
+
+def estimate(*extra: str, **changes: str) -> list[str]:
+    return ["estimate", *_options(changes), *extra]
+
+
+def _options(changes: dict[str, str]) -> list[str]:
+    options = {**BASE, **{"--" + name.replace("_", "-"): value for name, value in changes.items()}}
+    return [word for pair in options.items() for word in pair]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder with every kind of file that may go wrong."""
+    folder = tmp_path_factory.mktemp("files")
+    made = sample_plan()
+    save_plan(made, folder / "plan.json")
+    save_plan(sample_plan(runtime="megatron"), folder / "megatron.json")
+    text = (folder / "plan.json").read_text()
+    (folder / "edited.json").write_text(text.replace('"micro_batch_size": 1', '"micro_batch_size": 2'))
+    (folder / "future.json").write_text(text.replace('"schema_version": 1', '"schema_version": 2'))
+    (folder / "unhashed.json").write_text(text.replace(made.plan_hash, ""))
+    (folder / "extra.json").write_text(text.replace('"tiling": null', '"tiling": null, "colour": 1'))
+    (folder / "nan.json").write_text(text.replace('"learning_rate": 0.001', '"learning_rate": NaN'))
+    (folder / "truncated.json").write_text(text[: len(text) // 2])
+    (folder / "truncated.yaml").write_text("plan: [1, 2")
+    (folder / "binary.json").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff\xfe")
+    (folder / "empty.json").write_text("")
+    (folder / "list.json").write_text("[1, 2]")
+    (folder / "comparison.json").write_text(sample_comparison().model_dump_json())
+    broken = sample_recommendation().model_dump(mode="json")
+    broken["best"]["parallel"]["zero_stage"] = 3
+    (folder / "edited_recommendation.json").write_text(json.dumps(broken))
+    inconsistent = made.model_copy(update={"num_devices_used": 12})
+    save_plan(with_hash(inconsistent), folder / "inconsistent.json")
+    (folder / "config_truncated.json").write_text(json.dumps(CONFIG)[:50])
+    (folder / "config_text.json").write_text("hidden size: many")
+    (folder / "config_lacking.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "hidden_size"}))
+    (folder / "config_bert.json").write_text(json.dumps({**CONFIG, "model_type": "bert"}))
+    (folder / "config_negative.json").write_text(json.dumps({**CONFIG, "hidden_size": -64}))
+    (folder / "config_heads.json").write_text(json.dumps({**CONFIG, "num_attention_heads": 3}))
+    (folder / "no_config").mkdir()
+    (folder / "taken.json").write_text("precious")
+    (folder / "taken.yaml").write_text("precious")
+    _write_cpu_plans(folder)
+    return folder
+
+
+def _write_cpu_plans(folder: Path) -> None:
+    inputs = {"global_batch_size": 4, "sequence_length": 32}
+    save_plan(make_plan("llama-tiny-demo", "2xcpu", **inputs), folder / "cpu.json")
+    fp16 = make_plan("llama-3-8b", "8xV100-SXM-32GB", precision="fp16", global_batch_size=8, sequence_length=128)
+    save_plan(fp16, folder / "fp16.json")
+    (folder / "short.txt").write_text("too short")
+
+
+CASES: dict[str, tuple[list[str], str]] = {
+    # the command line itself
+    "unknown command": (["plot"], "No such command"),
+    "unknown option": (plan("--colour", "red"), "No such option"),
+    "missing option": (["plan", "--cluster", "8xH100-SXM"], "--model"),
+    "unexpected argument": (plan("leftover"), "leftover"),
+    "missing subcommand": (["hardware", "measured"], "No such command"),
+    # model
+    "unknown model": (plan(model="llama-9-1b"), "llama-9"),
+    "model file missing": (plan(model="no/such/config.json"), "no/such/config.json"),
+    "config truncated": (plan(model="config_truncated.json"), "config_truncated.json"),
+    "config not json": (plan(model="config_text.json"), "config_text.json"),
+    "config lacks a field": (plan(model="config_lacking.json"), "hidden_size"),
+    "unsupported architecture": (plan(model="config_bert.json"), "bert"),
+    "config with negative size": (plan(model="config_negative.json"), "-64"),
+    "heads do not divide": (plan(model="config_heads.json"), "num_attention_heads"),
+    "folder without config": (plan(model="no_config"), "config.json"),
+    "sequence beyond positions": (plan(model="gpt2", sequence_length="2048"), "1024"),
+    "models show unknown": (["models", "show", "llama-9-1b"], "llama-9"),
+    # cluster
+    "unknown device": (plan(cluster="8xH200X"), "H200X"),
+    "zero devices": (plan(cluster="0xH100-SXM"), "0"),
+    "negative devices": (plan(cluster="-8xH100-SXM"), "-8"),
+    "too many in a node": (plan(cluster="16xH100-SXM"), "2x8xH100-SXM"),
+    "cluster file missing": (plan(cluster="nowhere.yaml"), "nowhere.yaml"),
+    "cluster file is a folder": (plan(cluster="./no_config"), "directory"),
+    "cluster is a plan": (plan(cluster="plan.json"), "plan.json"),
+    "hardware show unknown": (["hardware", "show", "H200X"], "H200X"),
+    "measure no processes": (["hardware", "measure", "--processes", "0", "-o", "new.yaml"], "0"),
+    "measure wrong suffix": (["hardware", "measure", "--processes", "2", "-o", "new.txt"], ".yaml"),
+    "measure existing file": (["hardware", "measure", "--processes", "2", "-o", "taken.yaml"], "--force"),
+    # training
+    "batch zero": (plan(global_batch_size="0"), "global-batch-size"),
+    "batch negative": (plan(global_batch_size="-8"), "-8"),
+    "batch nan": (plan(global_batch_size="nan"), "nan"),
+    "batch fraction": (plan(global_batch_size="1.5"), "1.5"),
+    "batch astronomical": (plan(global_batch_size="9" * 30), "1,000,000"),
+    "sequence zero": (plan(sequence_length="0"), "sequence-length"),
+    "sequence astronomical": (plan(sequence_length="9" * 30), "1,000,000"),
+    "unknown runtime": (plan(runtime="deepspeed"), "megatron"),
+    "unknown precision": (plan(precision="int8"), "bf16"),
+    "bf16 on V100": (plan(cluster="8xV100-SXM-32GB", precision="bf16"), "fp16"),
+    "fp64 on a GPU": (plan(precision="fp64"), "fp64"),
+    "unknown optimizer": (plan(optimizer="adafactor"), "adamw"),
+    "unknown attention": (plan(attention="ring"), "unfused"),
+    "unknown recompute": (estimate(recompute="sometimes"), "core_attention"),
+    # axes
+    "unknown axis": (plan(fix="tensor_size=2"), "tensor_parallel_size"),
+    "axis without value": (plan(fix="tensor_parallel_size"), "axis=value"),
+    "axis twice": (plan("--fix", "tensor_parallel_size=2", fix="tensor_parallel_size=4"), "twice"),
+    "axis fixed and allowed": (plan(fix="zero_stage=1", allow="zero_stage=1,2"), "zero_stage"),
+    "axis value zero": (plan(fix="tensor_parallel_size=0"), "tensor_parallel_size"),
+    "axis value nan": (plan(fix="tensor_parallel_size=nan"), "nan"),
+    "axis value list": (plan(fix="tensor_parallel_size=2,4"), "--allow"),
+    "allow nothing": (plan(allow="zero_stage="), "zero_stage"),
+    "unknown schedule": (plan(fix="pipeline_schedule=zigzag"), "1f1b"),
+    "zero stage 4": (plan(fix="zero_stage=4"), "0, 1, 2, 3"),
+    "reserved axis": (plan(fix="context_parallel_size=2"), "context_parallel_size"),
+    "heads not divisible": (plan(fix="tensor_parallel_size=3"), "tensor_parallel_size"),
+    "more devices than there are": (plan(fix="tensor_parallel_size=16"), "8"),
+    "batch not divisible": (plan(global_batch_size="10", fix="data_parallel_size=4"), "global_batch_size"),
+    "more stages than layers": (plan(cluster="8x8xH100-SXM", fix="pipeline_parallel_size=64"), "32"),
+    "top zero": (plan(top="0"), "top"),
+    "tokens not a number": (plan(tokens="lots"), "300B"),
+    "tokens negative": (plan(tokens="-5"), "-5"),
+    "tokens nan": (plan(tokens="nan"), "nan"),
+    "tokens zero": (plan(tokens="0"), "tokens"),
+    # output
+    "output exists": (plan(output="taken.json"), "--force"),
+    "output suffix": (plan(output="plan.txt"), ".json"),
+    "output folder missing": (plan(output="nowhere/plan.json"), "nowhere"),
+    "output is a folder": (plan(output="no_config"), "no suffix"),
+    "output name too long": (plan(output="a" * 300 + ".json"), "too long"),
+    # estimate
+    "estimate nothing": (["estimate"], "--model"),
+    "estimate half the inputs": (["estimate", "--model", "gpt2"], "--cluster"),
+    "estimate file and sizes": (["estimate", "plan.json", "--tensor-parallel-size", "2"], "--tensor-parallel-size"),
+    "estimate file and runtime": (["estimate", "plan.json", "--runtime", "megatron"], "--runtime"),
+    "sizes do not multiply": (estimate(tensor_parallel_size="3"), "does not divide 8 devices"),
+    "sizes beyond the cluster": (estimate(tensor_parallel_size="4", pipeline_parallel_size="4"), "16"),
+    "estimate batch not divisible": (estimate(global_batch_size="12"), "global_batch_size 12"),
+    "size zero": (estimate(tensor_parallel_size="0"), "tensor-parallel-size"),
+    "stage 3 of one device": (estimate(tensor_parallel_size="8", zero_stage="3"), "zero_stage"),
+    "layers do not sum": (estimate(pipeline_parallel_size="2", layers_per_stage="10,10"), "32"),
+    "layers not numbers": (estimate(pipeline_parallel_size="2", layers_per_stage="many"), "many"),
+    "schedule without pipeline": (estimate(pipeline_schedule="1f1b"), "pipeline_schedule"),
+    # plan files
+    "plan missing": (["explain", "nowhere.json"], "does not exist"),
+    "plan is a folder": (["explain", "no_config"], "folder"),
+    "plan edited": (["explain", "edited.json"], "--accept-edits"),
+    "plan without hash": (["explain", "unhashed.json"], "plan_hash none"),
+    "plan of another version": (["explain", "future.json"], "schema_version 2"),
+    "plan with unknown key": (["explain", "extra.json"], "colour"),
+    "plan with nan": (["explain", "nan.json"], "NaN"),
+    "plan truncated": (["explain", "truncated.json"], "not valid JSON"),
+    "plan truncated yaml": (["explain", "truncated.yaml"], "not valid YAML"),
+    "plan binary": (["explain", "binary.json"], "binary"),
+    "plan empty": (["explain", "empty.json"], "empty"),
+    "plan is a list": (["explain", "list.json"], "list"),
+    "plan is a comparison": (["explain", "comparison.json"], "comparison"),
+    "recommendation edited": (["explain", "edited_recommendation.json"], "--accept-edits"),
+    "plan inconsistent": (["estimate", "inconsistent.json"], "12"),
+    # export
+    "unknown target": (["export", "plan.json", "--to", "slurm", "-o", "x.sh"], "torchrun"),
+    "export existing": (["export", "plan.json", "--to", "json", "-o", "taken.json"], "--force"),
+    "export beside existing": (["export", "plan.json", "--to", "torchrun", "-o", "no_config"], "folder"),
+    "megatron plan to torchrun": (["export", "megatron.json", "--to", "torchrun", "-o", "x.sh"], "--runtime torch"),
+    # run
+    "run no steps": (["run", "cpu.json", "--steps", "0"], "steps"),
+    "run data missing": (["run", "cpu.json", "--data", "nowhere.txt"], "nowhere.txt"),
+    "run data too short": (["run", "cpu.json", "--data", "short.txt"], "short.txt"),
+    "run data is a folder": (["run", "cpu.json", "--data", "no_config"], "no_config"),
+    "run output exists": (["run", "cpu.json", "-o", "taken.json"], "--force"),
+    "run on three nodes": (["run", "cpu.json", "--nnodes", "3"], "nnodes"),
+    "run as node 5": (["run", "cpu.json", "--nnodes", "2", "--node-rank", "5"], "node_rank"),
+    "run nodes without endpoint": (["run", "cpu.json", "--nnodes", "2"], "rdzv_endpoint"),
+    "run fp16": (["run", "fp16.json"], "loss scaling"),
+    "run megatron plan": (["run", "megatron.json"], "--runtime torch"),
+}
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), CASES.values(), ids=CASES.keys())
+def test_one_message_and_nothing_touched(
+    arguments: list[str],
+    expected: str,
+    cli: Callable[..., tuple[int, str, str]],
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(prepared)
+    before = snapshot(prepared)
+    code, out, err = cli(*arguments)
+    assert code == 2, err
+    assert out == ""
+    messages = err.strip().splitlines()
+    assert len(messages) == 1, err
+    assert messages[0].startswith("error: ")
+    assert expected in messages[0]
+    assert "internal error" not in err
+    assert "Traceback" not in err
+    assert snapshot(prepared) == before
+
+
+def test_there_are_more_than_a_hundred_cases() -> None:
+    assert len(CASES) > 100

@@ -1,0 +1,28 @@
+"""Golden texts: `golden(name, text)` compares with a committed file; `--update-golden` writes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with `golden/NAME` beside the test; trailing blanks of lines do not count."""
+    folder = Path(request.path).parent / "golden"
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        clean = "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
+        path = folder / name
+        if update:
+            folder.mkdir(exist_ok=True)
+            path.write_text(clean, encoding="utf-8")
+        assert path.exists(), f"{path} is missing; write it with --update-golden and read it"
+        assert clean == path.read_text(encoding="utf-8"), f"{name} changed; look at it with --update-golden"
+
+    return compare
