@@ -83,9 +83,8 @@ def count(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """``41.2%``; small ones keep two digits."""
-    value = 100 * fraction
-    return f"{value:.1f}%" if abs(value) >= 1 or value == 0 else f"{value:.2g}%"
+    """``41.2%``; what rounds to nothing is ``<0.1%``."""
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
 
 
 def significant(value: float, digits: int = 3) -> str:

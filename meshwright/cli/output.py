@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -19,9 +20,13 @@ def notice_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_json(content: BaseModel) -> None:
-    """The model's own dump, alone on stdout."""
-    sys.stdout.write(content.model_dump_json(indent=2) + "\n")
+def print_json(content: BaseModel | Sequence[BaseModel]) -> None:
+    """The model's own dump, or a list of them, alone on stdout."""
+    if isinstance(content, BaseModel):
+        text = content.model_dump_json(indent=2)
+    else:
+        text = json.dumps([item.model_dump(mode="json") for item in content], indent=2, ensure_ascii=False)
+    sys.stdout.write(text + "\n")
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

@@ -195,7 +195,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     # run
     "run no steps": (["run", "cpu.json", "--steps", "0"], "steps"),
     "run data missing": (["run", "cpu.json", "--data", "nowhere.txt"], "nowhere.txt"),
-    "run data too short": (["run", "cpu.json", "--data", "short.txt"], "short.txt"),
+    "run data too short": (["run", "cpu.json", "--data", "short.txt"], "9 tokens"),
     "run data is a folder": (["run", "cpu.json", "--data", "no_config"], "no_config"),
     "run output exists": (["run", "cpu.json", "-o", "taken.json"], "--force"),
     "run on three nodes": (["run", "cpu.json", "--nnodes", "3"], "nnodes"),
