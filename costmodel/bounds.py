@@ -15,15 +15,22 @@ from costmodel.compute import Column
 from costmodel.paths import Paths
 from costmodel.pipeline import build_topology, longest_path
 from costmodel.runtimes.grid import SCHEDULES, Grid
-from costmodel.setting import Matrix, Problem, even_contents, prepare
+from costmodel.setting import Matrix, Problem, grid_contents, prepare
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.stages import even_split
 from costmodel.step import StepTimes, step_times
 
 
 def step_time_lower_bound(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    *,
+    layers_per_stage: tuple[int, ...] | None = None,
 ) -> Column:
-    """A lower bound on the step time of every row's plan with evenly split stages.
+    """A lower bound on the step time of every row's plan.
 
     Args:
         model: the model.
@@ -31,6 +38,7 @@ def step_time_lower_bound(
         training: batch, sequence, precision.
         runtime: the framework.
         grid: n candidates.
+        layers_per_stage: layers of every virtual stage, the same for all rows; None splits evenly.
 
     Returns:
         Seconds [n], at most `costmodel.estimate.estimate` of the row's plan.
@@ -40,25 +48,34 @@ def step_time_lower_bound(
             the runtime lacks a constant.
     """
     problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
-    return _by_shape(problem, grid, _bound_ends, ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks"))
+    shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
+    return _by_shape(problem, grid, _bound_ends, shape, layers_per_stage)
 
 
 def step_time_column(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    *,
+    layers_per_stage: tuple[int, ...] | None = None,
 ) -> Column:
-    """The exact step time of every row's plan with evenly split stages: the longest path, vectorised over equal topologies.
+    """The exact step time of every row's plan: the longest path, vectorised over equal topologies.
 
     Arguments, result and errors as `step_time_lower_bound`.
     """
     problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
     shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks", "num_micro_batches")
-    return _by_shape(problem, grid, exact_ends, shape)
+    return _by_shape(problem, grid, exact_ends, shape, layers_per_stage)
 
 
 Ends = Callable[[Grid, StepTimes], Matrix]
 
 
-def _by_shape(problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...]) -> Column:
+def _by_shape(
+    problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...], layers_per_stage: tuple[int, ...] | None
+) -> Column:
     """Step time of every row, computed together for rows that agree in ``columns``."""
     result = np.zeros(len(grid))
     if not len(grid):
@@ -69,7 +86,8 @@ def _by_shape(problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...]
     for rows in np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1):
         part = grid.take(rows)
         virtual = int(part.pipeline_parallel_size[0] * part.num_model_chunks[0])
-        times = step_times(prepare(problem, part, even_contents(problem.model, virtual, part.recompute)))
+        counts = layers_per_stage or even_split(problem.model.num_hidden_layers, virtual)
+        times = step_times(prepare(problem, part, grid_contents(problem.model, counts, part.recompute)))
         result[rows] = times.finish(ends(part, times))
     return result
 

@@ -13,7 +13,6 @@ from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
-from costmodel.stages import even_split
 from costmodel.tables import PassTable, group_starts, pass_table
 
 Matrix = NDArray[np.float64]
@@ -124,17 +123,17 @@ def plan_contents(model: ModelSpec, stages: tuple[StageSpec, ...]) -> StageConte
     )
 
 
-def even_contents(model: ModelSpec, num_virtual_stages: int, recompute: NDArray[np.int64]) -> StageContents:
-    """Contents of evenly split stages (`costmodel.stages.even_split`); ``recompute`` holds the kind of each candidate."""
-    stops = np.cumsum(even_split(model.num_hidden_layers, num_virtual_stages))
+def grid_contents(model: ModelSpec, layers_per_stage: tuple[int, ...], recompute: NDArray[np.int64]) -> StageContents:
+    """Contents of stages that all candidates share; ``recompute`` holds the kind of each candidate."""
+    stops = np.cumsum(layers_per_stage)
     starts = np.concatenate([[0], stops[:-1]])
     counts = _layers_between(model, starts, stops)
-    ends = np.arange(num_virtual_stages)
+    ends = np.arange(len(layers_per_stage))
     one_hot = recompute[:, None, None, None] == np.arange(len(RECOMPUTE_KINDS))
     return StageContents(
         layers=counts[None, :, :, None] * one_hot,
         embedding=(ends == 0).astype(np.float64),
-        head=(ends == num_virtual_stages - 1).astype(np.float64),
+        head=(ends == len(layers_per_stage) - 1).astype(np.float64),
     )
 
 

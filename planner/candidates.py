@@ -56,10 +56,17 @@ class Candidates:
 def device_bytes(context: RuleContext, grid: Grid) -> Column:
     """Bytes that the fullest device of every row needs: tensors, allocator waste, contexts and communicators.
 
-    Stated stages are priced plan by plan, since a grid splits its layers evenly.
+    Stated stages are priced plan by plan, since a grid splits its layers evenly. Otherwise rows with equally many
+    chunks are priced together: every row of a grid costs as much as the one with the most chunks.
     """
     if context.layers_per_stage is None:
-        return grid_peak_bytes(context.model, context.cluster, context.training, context.runtime, grid)
+        needed = np.zeros(len(grid))
+        for chunks in np.unique(grid.num_model_chunks):
+            rows = grid.num_model_chunks == chunks
+            needed[rows] = grid_peak_bytes(
+                context.model, context.cluster, context.training, context.runtime, grid.take(rows)
+            )
+        return needed
     plans = [row_plan(context, grid, row) for row in range(len(grid))]
     device = context.cluster.device
     peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
@@ -79,11 +86,6 @@ def row_plan(context: RuleContext, grid: Grid, row: int) -> Plan:
     )
 
 
-def obeys_rules(context: RuleContext, grid: Grid) -> Mask:
-    """True for the rows that break no rule."""
-    return np.asarray(np.logical_and.reduce([outcome.mask_ok for outcome in evaluate(context, grid)]))
-
-
 def sift(space: Space) -> Candidates:
     """Rules, memory and bounds of every candidate of a space."""
     context, everything = space.context, space.grid
@@ -95,7 +97,12 @@ def sift(space: Space) -> Candidates:
     bounds = np.full(len(grid), np.inf)
     if fits.any():
         bounds[fits] = step_time_lower_bound(
-            context.model, context.cluster, context.training, context.runtime, grid.take(fits)
+            context.model,
+            context.cluster,
+            context.training,
+            context.runtime,
+            grid.take(fits),
+            layers_per_stage=context.layers_per_stage,
         )
     candidates = Candidates(context, len(everything), grid, needed, fits, bounds, ())
     if not fits.all():

@@ -8,17 +8,16 @@ from costmodel.specs import Plan
 from planner.candidates import GIB
 from planner.evaluation import Search, estimate_of, step_seconds
 from planner.space import Space
-from planner.summary import summarize
 
 BORDERLINE_FRACTION = 0.92
 BUBBLE_FRACTION = 0.20
 _SLOW_LINK_FRACTION = 0.10
-_EVALUATIONS = 3
+_NODES = 20_000
 
 
 def find_cautions(space: Space, found: Search) -> tuple[str, ...]:
     """All warnings about the best plan, the gravest first."""
-    best = found.best()
+    best = found.plan(found.best())
     parts = (
         _memory(best, found),
         _slow_link(best),
@@ -37,13 +36,13 @@ def _memory(best: Plan, found: Search) -> Iterator[str]:
         return
     text = f"memory is borderline: {used:.1%} of {estimate.memory_capacity_bytes / GIB:.1f} GiB"
     limit = BORDERLINE_FRACTION * estimate.memory_capacity_bytes
-    safer = found.fastest(found.candidates.needed_bytes <= limit, limit=_EVALUATIONS)
-    if safer is None:
+    row = found.fastest(found.candidates.needed_bytes <= limit, budget=_NODES)
+    if row is None:
         yield f"{text}; no plan of the space stays below {BORDERLINE_FRACTION:.0%}"
         return
-    share = estimate_of(safer).peak_memory_bytes.device / estimate.memory_capacity_bytes
-    slower = step_seconds(safer) / step_seconds(best) - 1
-    yield f"{text}; safer: {summarize(safer)} uses {share:.1%} and is {slower:.1%} slower"
+    share = found.candidates.needed_bytes[row] / estimate.memory_capacity_bytes
+    slower = found.seconds(row) / step_seconds(best) - 1
+    yield f"{text}; safer: {found.candidates.summary(row)} uses {share:.1%} and is {slower:.1%} slower"
 
 
 def _slow_link(best: Plan) -> Iterator[str]:

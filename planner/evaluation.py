@@ -1,20 +1,25 @@
-"""Exact estimates of single candidates, each made once, best bound first."""
+"""Exact step times of candidates, computed where bounds leave the answer open, and complete plans for those shown.
+
+Rows that share a topology (schedule, pipeline ranks, chunks, micro-batches) share the graph of the longest path, which
+is by far the larger part of the work; they are therefore refined together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from costmodel.estimate import estimate
 from numpy.typing import NDArray
 
-from costmodel.runtimes.grid import Grid, RecomputeKind
+from costmodel.bounds import step_time_column
+from costmodel.estimate import estimate
+from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
-from costmodel.specs import Estimate, ParallelConfig, Plan
-from planner.candidates import Candidates, Mask, row_plan
+from costmodel.specs import Estimate, Plan
+from planner.candidates import Candidates, Column, Mask, row_plan
 
-Key = tuple[ParallelConfig, RecomputeKind]
+Index = NDArray[np.int64]
 
 
 def estimate_of(plan: Plan) -> Estimate:
@@ -29,123 +34,148 @@ def step_seconds(plan: Plan) -> float:
     return estimate_of(plan).step_time_seconds.value
 
 
+def exact_seconds(context: RuleContext, grid: Grid) -> Column:
+    """The step time of every row's plan, [rows]."""
+    inputs = (context.model, context.cluster, context.training, context.runtime)
+    return step_time_column(*inputs, grid, layers_per_stage=context.layers_per_stage)
+
+
+def complexity_columns(grid: Grid) -> list[Index]:
+    """How much machinery a candidate needs, most important first: axes in use, then kinds of machinery, then sizes."""
+    axes = (grid.tensor_parallel_size, grid.pipeline_parallel_size, grid.data_parallel_size)
+    return [
+        sum(((size > 1).astype(np.int64) for size in axes), np.zeros(len(grid), dtype=np.int64)),
+        grid.zero_stage,
+        (grid.hierarchical_partition_size > 0).astype(np.int64),
+        grid.num_model_chunks,
+        grid.pipeline_schedule,
+        grid.sequence_parallel,
+        (grid.recompute > 0).astype(np.int64),
+        grid.pipeline_parallel_size,
+        grid.num_micro_batches,
+    ]
+
+
 def complexity(plan: Plan) -> tuple[int, ...]:
-    """How much machinery a plan needs, for preferring the simplest of equals: axes in use, then kinds of machinery."""
-    parallel = plan.parallel
-    axes = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.data_parallel_size)
-    return (
-        sum(size > 1 for size in axes),
-        parallel.zero_stage,
-        parallel.num_model_chunks,
-        int(parallel.hierarchical_partition_size is not None),
-        int(parallel.sequence_parallel) + int(parallel.loss_parallel),
-        int(plan.stages[0].recompute.kind != "none"),
-        parallel.pipeline_parallel_size,
-        parallel.num_micro_batches,
-    )
-
-
-def preference(plan: Plan) -> tuple[float, tuple[int, ...]]:
-    """Fastest first, then simplest."""
-    return step_seconds(plan), complexity(plan)
-
-
-@dataclass(slots=True, eq=False)
-class Evaluator:
-    """Estimates plans of one context and remembers them."""
-
-    context: RuleContext
-    plans: dict[Key, Plan] = field(default_factory=dict)
-
-    def evaluate(self, parallel: ParallelConfig, recompute: RecomputeKind) -> Plan:
-        """The complete plan of a configuration, with its estimate."""
-        key = (parallel, recompute)
-        if key not in self.plans:
-            context = self.context
-            plan = row_plan(context, Grid.from_parallel(parallel, recompute), 0)
-            self.plans[key] = plan.model_copy(update={"estimate": estimate(plan, context.runtime)})
-        return self.plans[key]
+    """`complexity_columns` of one plan."""
+    return tuple(int(column[0]) for column in complexity_columns(Grid.from_plan(plan)))
 
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """Best-first search over the rows of a sifted space; ``plans``: row -> its plan once evaluated."""
+    """Refines the rows of a sifted space.
+
+    ``lower`` [n]: the exact step time where it is known, else the bound (infinite where a row does not fit).
+    ``exact`` [n]: where it is known. ``budget``: graph nodes that may still be built.
+    """
 
     candidates: Candidates
-    evaluator: Evaluator
+    budget: int
+    lower: Column = field(init=False)
+    exact: Mask = field(init=False)
+    topology: Index = field(init=False)
+    nodes: Index = field(init=False)
+    order: Index = field(init=False)
     plans: dict[int, Plan] = field(default_factory=dict)
 
-    def evaluate(self, row: int) -> Plan:
-        """The plan of one row."""
-        if row not in self.plans:
-            grid = self.candidates.grid
-            self.plans[row] = self.evaluator.evaluate(grid.parallel(row), grid.recompute_kind(row))
-        return self.plans[row]
+    def __post_init__(self) -> None:
+        grid = self.candidates.grid
+        self.lower = self.candidates.bounds.copy()
+        self.exact = np.zeros(len(grid), dtype=bool)
+        shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+        self.topology = group_rows(shape)
+        stages = grid.pipeline_parallel_size * grid.num_model_chunks
+        self.nodes = np.where(grid.pipeline_parallel_size > 1, 2 * stages * grid.num_micro_batches, 0)
+        self.order = np.empty(len(grid), dtype=np.int64)
+        self.order[np.lexsort(complexity_columns(grid)[::-1])] = np.arange(len(grid))
 
-    def fastest(self, rows: Mask | NDArray[np.int64] | None = None, *, limit: int) -> Plan | None:
-        """The fastest plan among some rows that fit.
+    def fastest(self, rows: Mask | Index | None = None, *, budget: int | None = None) -> int | None:
+        """The row with the smallest exact step time among some rows; None when none of them fits.
 
-        Rows are evaluated in the order of their bounds until no bound is below the best step time found, or
-        ``limit`` rows have been evaluated.
+        Topologies are refined in the order of their smallest open bound until no bound is below the best
+        time found (the answer is then exact), or the nodes are spent (then it is the best known).
 
         Args:
             rows: a mask or row numbers; None for all.
-            limit: evaluations at most, those already made not counted.
+            budget: nodes this call may build; None for all that are left.
         """
+        index = np.arange(len(self.lower))[... if rows is None else rows]
+        index = index[self.candidates.fits[index]]
+        spare = self.budget if budget is None else min(budget, self.budget)
+        while len(index):
+            known = index[self.exact[index]]
+            upper = float(self.lower[known].min(initial=np.inf))
+            open_rows = index[~self.exact[index] & (self.lower[index] < upper)]
+            if not len(open_rows):
+                return self._simplest(known)
+            head = open_rows[np.argmin(self.lower[open_rows])]
+            cost = int(self.nodes[head])
+            if cost > spare and len(known):
+                return self._simplest(known)
+            self.refine(open_rows[self.topology[open_rows] == self.topology[head]])
+            spare -= cost
+            self.budget -= cost
+        return None
+
+    def refine(self, rows: Index) -> None:
+        """Replace the bounds of some rows by exact step times."""
         candidates = self.candidates
-        index = np.arange(len(candidates.grid)) if rows is None else _as_index(rows)
-        index = index[candidates.fits[index]]
-        best: Plan | None = None
-        for row in index[np.argsort(candidates.bounds[index], kind="stable")]:
-            if best is not None and candidates.bounds[row] >= step_seconds(best):
-                break
-            if int(row) not in self.plans:
-                if limit == 0:
-                    break
-                limit -= 1
-            plan = self.evaluate(int(row))
-            if best is None or preference(plan) < preference(best):
-                best = plan
-        return best
+        self.lower[rows] = exact_seconds(candidates.context, candidates.grid.take(rows))
+        self.exact[rows] = True
 
-    def best(self) -> Plan:
-        """The fastest plan evaluated so far, the simplest of equals."""
-        return min(self.plans.values(), key=preference)
+    def seconds(self, row: int) -> float:
+        """The exact step time of one row."""
+        if not self.exact[row]:
+            self.refine(np.array([row]))
+        return float(self.lower[row])
 
-    def unevaluated_bound(self) -> float:
-        """The smallest bound of a row that fits and was not evaluated; infinite when there is none."""
-        return float(self._open_bounds().min(initial=np.inf))
+    def best(self) -> int:
+        """The fastest row known exactly, the simplest of equals."""
+        return self._simplest(np.flatnonzero(self.exact))
 
-    def num_unrefined(self) -> int:
-        """Rows that fit, were not evaluated, and whose bound does not exclude them."""
-        return int((self._open_bounds() < step_seconds(self.best())).sum())
+    def plan(self, row: int) -> Plan:
+        """One row as a complete plan with its estimate."""
+        if row not in self.plans:
+            context = self.candidates.context
+            plan = row_plan(context, self.candidates.grid, row)
+            self.plans[row] = plan.model_copy(update={"estimate": estimate(plan, context.runtime)})
+        return self.plans[row]
 
-    def _open_bounds(self) -> NDArray[np.float64]:
-        open_rows = self.candidates.fits.copy()
-        open_rows[list(self.plans)] = False
-        return self.candidates.bounds[open_rows]
+    def open_rows(self) -> Index:
+        """Rows that fit, are not known exactly and whose bound does not exclude them."""
+        upper = self.lower[self.best()]
+        return np.flatnonzero(self.candidates.fits & ~self.exact & (self.lower < upper))
 
-
-def distinct(plans: Iterable[Plan]) -> list[Plan]:
-    """The best plan of each layout: plans that differ in more than schedule, micro-batch and overlap details."""
-    best: dict[tuple[object, ...], Plan] = {}
-    for plan in sorted(plans, key=preference):
-        best.setdefault(layout(plan), plan)
-    return list(best.values())
+    def _simplest(self, known: Index) -> int:
+        smallest = self.lower[known].min()
+        equal = known[self.lower[known] == smallest]
+        return int(equal[np.argmin(self.order[equal])])
 
 
-def layout(plan: Plan) -> tuple[object, ...]:
-    """What two plans must differ in to be two different answers."""
-    parallel = plan.parallel
-    return (
-        parallel.tensor_parallel_size,
-        parallel.pipeline_parallel_size,
-        parallel.data_parallel_replicate_size,
-        parallel.data_parallel_shard_size,
-        parallel.zero_stage,
-        plan.stages[0].recompute.kind,
+def group_rows(columns: Sequence[Index]) -> Index:
+    """Numbers such that two rows have the same one exactly when they agree in all columns; [n]."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        code = np.unique(code, return_inverse=True)[1].reshape(-1) * (int(column.max(initial=0)) + 1) + column
+    return code
+
+
+def layouts(grid: Grid) -> Index:
+    """Equal for candidates that are the same answer: they differ in schedule, batch and recompute details only; [n]."""
+    return group_rows(
+        (
+            grid.tensor_parallel_size,
+            grid.pipeline_parallel_size,
+            grid.data_parallel_replicate_size,
+            grid.data_parallel_shard_size,
+            grid.zero_stage,
+        )
     )
 
 
-def _as_index(rows: Mask | NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
+def fastest_by_layout(found: Search) -> list[int]:
+    """The fastest exactly known row of every layout, fastest layout first."""
+    known = np.flatnonzero(found.exact)
+    known = known[np.lexsort((found.order[known], found.lower[known]))]
+    _, first = np.unique(layouts(found.candidates.grid.take(known)), return_index=True)
+    return [int(known[position]) for position in sorted(first)]

@@ -16,7 +16,7 @@ from planner.guide_facts import Facts, gather_facts
 from planner.guide_options import STRATEGIES, belongs
 from planner.summary import summarize
 
-_EVALUATIONS_PER_STRATEGY = 3
+_NODES_PER_STRATEGY = 20_000
 
 
 def guide(found: Search) -> Guide:
@@ -28,7 +28,7 @@ def guide(found: Search) -> Guide:
         _option(rank, name, reason, plan)
         for rank, ((name, reason), plan) in enumerate(zip(advice.options, plans, strict=True), start=1)
     )
-    best = found.best()
+    best = found.plan(found.best())
     first = next((index for index, plan in enumerate(plans) if plan is not None), None)
     disagreement = _disagreement(advice, plans, first, best, facts)
     return Guide(
@@ -42,7 +42,8 @@ def guide(found: Search) -> Guide:
 
 def _fastest(found: Search, name: str, facts: Facts) -> Plan | None:
     rows = belongs(STRATEGIES[name], found.candidates.grid, facts.devices_per_node)
-    return found.fastest(rows, limit=_EVALUATIONS_PER_STRATEGY) if rows.any() else None
+    row = found.fastest(rows, budget=_NODES_PER_STRATEGY)
+    return None if row is None else found.plan(row)
 
 
 def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption:

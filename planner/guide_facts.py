@@ -7,7 +7,7 @@ With P parameters, T tokens of one device per step, m micro-batches, n devices, 
     compute seconds per step       = 6 P T / (e F)                                                            (2)
     crossover rate                 = link rate x (1) / (2)                                                    (3)
 
-m is the smallest that fits under ZeRO-3 in the searched space, or 1 (the most favourable) where none does.
+m is the smallest that fits under ZeRO-3 in the searched space; where none does, one sequence is one micro-batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import BYTES_PER_ELEMENT, ClusterSpec, ParallelConfig, TrainingSpec
 from planner.candidates import Candidates, device_bytes
-from planner.infeasible import least_memory
-from planner.space import declare_space
+from planner.infeasible import frugal_space, least_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +135,18 @@ def one_node(cluster: ClusterSpec) -> ClusterSpec:
 
 def _one_node_bytes(context: RuleContext) -> int | None:
     """Least memory of any plan on one node; None when no plan obeys the rules there."""
-    node = one_node(context.cluster)
-    least = least_memory(declare_space(context.model, node, context.training, context.runtime))
+    space = frugal_space(context, cluster=one_node(context.cluster))
+    least = None if space is None else least_memory(space)
     return None if least is None else int(least.needed_bytes)
 
 
 def _least_micro_batches(candidates: Candidates) -> int:
-    """The fewest micro-batches of a ZeRO-3 candidate over all devices that fits, or 1."""
-    grid = candidates.grid
+    """The fewest micro-batches of a ZeRO-3 candidate over all devices that fits; one sequence each where none does."""
+    grid, context = candidates.grid, candidates.context
     zero3 = (grid.zero_stage == 3) & (grid.tensor_parallel_size == 1) & (grid.pipeline_parallel_size == 1)
     counts = grid.num_micro_batches[zero3 & candidates.fits]
-    return int(counts.min()) if len(counts) else 1
+    alone = max(1, context.training.global_batch_size // context.cluster.num_devices)
+    return int(counts.min()) if len(counts) else alone
 
 
 def _link_speed(candidates: Candidates) -> LinkSpeed:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.memory import peak_memory, plan_memory
-from costmodel.runtimes.rules import RuleContext
+from costmodel.runtimes.grid import RECOMPUTE_KINDS
+from costmodel.runtimes.rules import RuleContext, obeys_rules
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
-from planner.candidates import GIB, Candidates, device_bytes, obeys_rules, row_plan
+from planner.candidates import GIB, Candidates, device_bytes, row_plan
 from planner.space import Space, declare_space, describe_space
 from planner.summary import summarize_parallel
 
@@ -81,12 +82,14 @@ def _fixes(space: Space, needed_bytes: int) -> Iterator[str]:
     yield _larger_device(space.context, needed_bytes)
 
 
-def _default_space(
+def frugal_space(
     context: RuleContext, *, cluster: ClusterSpec | None = None, training: TrainingSpec | None = None
 ) -> Space | None:
-    """The default space of a changed context; None where a rule refuses the context itself."""
+    """All layouts of a changed context at micro batch 1 and the strongest recomputation; None where a rule refuses it."""
+    kind = max(context.runtime.recompute_kinds, key=RECOMPUTE_KINDS.index)
+    inputs = (context.model, cluster or context.cluster, training or context.training, context.runtime)
     try:
-        return declare_space(context.model, cluster or context.cluster, training or context.training, context.runtime)
+        return declare_space(*inputs, fix={"micro_batch_size": "1", "recompute": kind})
     except InputError:
         return None
 
@@ -94,7 +97,7 @@ def _default_space(
 def _relaxed(space: Space) -> Iterator[str]:
     """Give up what the user stated."""
     stated = sorted({*space.declared, *(["layers_per_stage"] if space.context.layers_per_stage else [])})
-    default = _default_space(space.context) if stated else None
+    default = frugal_space(space.context) if stated else None
     least = None if default is None else least_memory(default)
     if least is not None and least.fits:
         yield f"leave {', '.join(stated)} free: {least.summary} needs {least.needed_bytes / GIB:.1f} GiB and fits"
@@ -115,7 +118,7 @@ def _more_devices(space: Space) -> Iterator[str]:
     """The smallest of a few multiples of the cluster on which a plan fits."""
     context = space.context
     for factor in _FACTORS:
-        larger = _default_space(context, cluster=enlarged(context.cluster, factor))
+        larger = frugal_space(context, cluster=enlarged(context.cluster, factor))
         least = None if larger is None else least_memory(larger)
         if least is not None and least.fits:
             yield (
@@ -130,7 +133,7 @@ def _shorter_sequence(space: Space) -> Iterator[str]:
     context, length = space.context, space.context.training.sequence_length // 2
     while length >= _MIN_SEQUENCE:
         training = context.training.model_copy(update={"sequence_length": length})
-        shorter = _default_space(context, training=training)
+        shorter = frugal_space(context, training=training)
         least = None if shorter is None else least_memory(shorter)
         if least is not None and least.fits:
             needed = f"{least.needed_bytes / GIB:.1f} GiB"

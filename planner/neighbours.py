@@ -10,10 +10,10 @@ import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
-from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule, Plan
+from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
 from planner.candidates import GIB, device_bytes
 from planner.enumeration import tensor_parallel_values
-from planner.evaluation import Search, step_seconds
+from planner.evaluation import Search, exact_seconds
 from planner.space import Space
 
 _MAX_CLIMBS = 4
@@ -36,26 +36,27 @@ def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
     and its own neighbours are looked at, a few times at most.
     """
     for _ in range(_MAX_CLIMBS):
-        best = found.best()
-        neighbours = tuple(_price(step, best, space, found) for step in steps_from(best, space))
-        if found.best() is best:
+        row = found.best()
+        neighbours = tuple(_price(step, found.seconds(row), space, found) for step in steps_from(row, space, found))
+        if found.best() == row:
             break
     return neighbours
 
 
-def steps_from(best: Plan, space: Space) -> list[Step]:
-    """All steps of one size up or down from a plan."""
-    context, kind = space.context, best.stages[0].recompute.kind
+def steps_from(row: int, space: Space, found: Search) -> list[Step]:
+    """All steps of one size up or down from a candidate."""
+    context, kind = space.context, found.candidates.grid.recompute_kind(row)
+    parallel = found.candidates.grid.parallel(row)
     moves = [
-        *_tensor_moves(best.parallel, context, space),
-        *_pipeline_moves(best.parallel, context),
-        *_micro_batch_moves(best.parallel),
-        *_sharding_moves(best.parallel, context),
-        *_switch_moves(best.parallel),
+        *_tensor_moves(parallel, context, space),
+        *_pipeline_moves(parallel, context),
+        *_micro_batch_moves(parallel),
+        *_sharding_moves(parallel, context),
+        *_switch_moves(parallel),
     ]
-    steps = [Step(axis, value, parallel, kind) for axis, value, parallel in moves]
+    steps = [Step(axis, value, changed, kind) for axis, value, changed in moves]
     kinds = [known for known in RECOMPUTE_KINDS if known in context.runtime.recompute_kinds]
-    steps += [Step("recompute", other, best.parallel, other) for other in _beside(kinds, kind)]
+    steps += [Step("recompute", other, parallel, other) for other in _beside(kinds, kind)]
     return steps
 
 
@@ -178,7 +179,7 @@ def _switch_moves(parallel: ParallelConfig) -> Iterator[Move]:
         yield "hierarchical_partition_size", "off", changed
 
 
-def _price(step: Step, best: Plan, space: Space, found: Search) -> Neighbour:
+def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neighbour:
     """Evaluate one step, or say which rule or how much memory stands against it."""
     context = space.context
     grid = Grid.from_parallel(step.parallel, step.recompute)
@@ -190,11 +191,8 @@ def _price(step: Step, best: Plan, space: Space, found: Search) -> Neighbour:
         text = f"needs {needed / GIB:.1f} GiB a device of {capacity / GIB:.1f} GiB"
         return Neighbour(axis=step.axis, value=step.value, rejection=text)
     row = _row_of(found.candidates.grid, grid)
-    plan = found.evaluator.evaluate(step.parallel, step.recompute) if row is None else found.evaluate(row)
-    seconds = step_seconds(plan)
-    return Neighbour(
-        axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / step_seconds(best) - 1
-    )
+    seconds = float(exact_seconds(context, grid)[0]) if row is None else found.seconds(row)
+    return Neighbour(axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / best_seconds - 1)
 
 
 def _row_of(grid: Grid, one: Grid) -> int | None:

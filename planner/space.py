@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.runtimes.grid import Grid
-from costmodel.runtimes.rules import RuleContext, divisors, evaluate
+from costmodel.runtimes.rules import RuleContext, divisors, evaluate, obeys_rules
 from costmodel.specs import AxisValues, ClusterSpec, InputError, ModelSpec, RuntimeProfile, TrainingSpec
 from planner.axes import AXES, parse_layers, parse_values, require_axis
 from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
@@ -62,8 +62,7 @@ def declare_space(
     fixed = frozenset(fix or {}) - {"layers_per_stage"}
     context = RuleContext(model=model, cluster=cluster, training=training, runtime=runtime, layers_per_stage=layers)
     _check_stated(context, {axis: declared[axis][0] for axis in fixed})
-    num_devices = _device_numbers(context, declared)
-    grid = enumerate_candidates(context, declared, num_devices)
+    num_devices, grid = _choose_devices(context, declared)
     return Space(context, declared, fixed, num_devices, grid)
 
 
@@ -140,16 +139,24 @@ def _check_data_parallel(stated: Mapping[str, int]) -> None:
     )
 
 
-def _device_numbers(context: RuleContext, declared: Declared) -> tuple[int, ...]:
+def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid]:
     """All devices; where no candidate on all of them obeys the rules, the largest number on which one does."""
     devices = context.cluster.num_devices
     if "num_devices_used" in declared:
-        return tuple(number for number in declared["num_devices_used"] if number <= devices)
-    for number in (devices, *_smaller_products(context, declared)):
+        numbers = tuple(number for number in declared["num_devices_used"] if number <= devices)
+        return numbers, enumerate_candidates(context, declared, numbers)
+    whole = enumerate_candidates(context, declared, [devices])
+    if _any_valid(context, whole):
+        return (devices,), whole
+    for number in _smaller_products(context, declared):
         grid = enumerate_candidates(context, declared, [number])
-        if len(grid) and np.logical_and.reduce([outcome.mask_ok for outcome in evaluate(context, grid)]).any():
-            return (number,)
-    return (devices,)
+        if _any_valid(context, grid):
+            return (number,), grid
+    return (devices,), whole
+
+
+def _any_valid(context: RuleContext, grid: Grid) -> bool:
+    return bool(len(grid)) and bool(obeys_rules(context, grid).any())
 
 
 def _smaller_products(context: RuleContext, declared: Declared) -> list[int]:

@@ -6,8 +6,10 @@ row); both read the same `RULES`. No physics here: memory and time are the cost 
 
 from __future__ import annotations
 
+import numpy as np
+
 from costmodel.runtimes.grid import Grid
-from costmodel.runtimes.rules_core import Rule, RuleContext, RuleOutcome, divisors
+from costmodel.runtimes.rules_core import BoolColumn, Rule, RuleContext, RuleOutcome, divisors
 from costmodel.runtimes.rules_data import DATA_RULES
 from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
 from costmodel.runtimes.rules_plan import check_plan_invariants
@@ -16,8 +18,8 @@ from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_
 from costmodel.specs import Plan, Rejection, RuntimeProfile
 
 __all__ = [
-    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "divisors", "evaluate", "valid_precisions",
-    "valid_tensor_parallel_sizes",
+    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "divisors", "evaluate", "obeys_rules",
+    "valid_precisions", "valid_tensor_parallel_sizes",
 ]  # fmt: skip
 
 # Searches count a candidate under the first rule it breaks, so the general ones come first.
@@ -35,6 +37,11 @@ def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:
         One outcome per rule, in the order of `RULES`; each ``mask_ok`` has n entries.
     """
     return [RuleOutcome(rule, rule.mask(context, grid), context, grid) for rule in RULES]
+
+
+def obeys_rules(context: RuleContext, grid: Grid) -> BoolColumn:
+    """True for the rows that break no rule, [n]."""
+    return np.asarray(np.logical_and.reduce([rule.mask(context, grid) for rule in RULES]))
 
 
 def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
