@@ -120,4 +120,6 @@ def tiny_plan(
         precision=runtime.precisions[precision],
         optimizer=OptimizerSpec(max_grad_norm=max_grad_norm),
     )
-    return build_plan(model or tiny_model(), cluster or local_cluster(parallel.num_devices), training, runtime, parallel)
+    return build_plan(
+        model or tiny_model(), cluster or local_cluster(parallel.num_devices), training, runtime, parallel
+    )

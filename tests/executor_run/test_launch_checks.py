@@ -1,0 +1,144 @@
+"""What is refused before any process is started."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_plans import local_cluster, tiny_model, tiny_plan
+
+from costmodel.runtimes.loader import load_runtime
+from costmodel.specs import InputError, Plan, RuntimeRef, with_hash
+from executor import launch
+from executor.checks import notices
+from executor.files import read_plan
+from executor.launch import Nodes, run, torchrun_arguments, worker_environment
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(launch.subprocess, "Popen", refuse)
+
+
+def changed(plan: Plan, **update: Any) -> Plan:
+    return with_hash(plan.model_copy(update=update))
+
+
+def test_another_runtime_s_plan() -> None:
+    plan = changed(tiny_plan(), runtime=RuntimeRef(name="megatron", version="core"))
+    with pytest.raises(InputError, match="runtime 'megatron'; only plans for 'torch'"):
+        run(plan, steps=1)
+
+
+def test_fp16() -> None:
+    plan = tiny_plan()
+    training = plan.training.model_copy(update={"precision": load_runtime("torch").precisions["fp16"]})
+    with pytest.raises(InputError, match="dynamic loss scaling"):
+        run(changed(plan, training=training), steps=1)
+
+
+def test_a_plan_that_breaks_a_rule() -> None:
+    plan = tiny_plan(tensor_parallel_size=4)  # 2 key-value heads
+    with pytest.raises(InputError, match=r"the plan is not valid: .*4"):
+        run(plan, steps=1)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_no_steps(steps: int) -> None:
+    with pytest.raises(InputError, match=f"steps is {steps}; needed: at least 1"):
+        run(tiny_plan(), steps=steps)
+
+
+def test_cuda_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    cluster = local_cluster(2, name="H100-SXM", kind="cuda")
+    plan = tiny_plan(precision="fp32", cluster=cluster, data_parallel_replicate_size=2)
+    with pytest.raises(InputError, match="plan is for H100-SXM and needs 2 CUDA devices on this node; found 1"):
+        run(plan, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ({"nnodes": 3}, "2 devices of the plan cannot be shared by 3 nodes"),
+        ({"nnodes": 0}, "cannot be shared by 0 nodes"),
+        ({"nnodes": 2, "node_rank": 2, "rdzv_endpoint": "a:1"}, "node_rank is 2; needed: 0 to 1"),
+        ({"nnodes": 2}, "2 nodes need rdzv_endpoint"),
+    ],
+)
+def test_nodes_that_do_not_fit(nodes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(tiny_plan(data_parallel_replicate_size=2), steps=1, **nodes)
+
+
+def test_text_that_is_too_short(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("a" * 128)
+    with pytest.raises(InputError, match=r"hold 128 tokens = 7 sequences of 16; .* 8 sequences = 129 tokens"):
+        run(tiny_plan(), steps=1, data=path)
+
+
+@pytest.mark.parametrize("data", ["missing.txt", "."])
+def test_text_that_cannot_be_read(tmp_path: Path, data: str) -> None:
+    with pytest.raises(InputError, match=r"data .* needed: one UTF-8 text file"):
+        run(tiny_plan(), steps=1, data=tmp_path / data)
+
+
+def test_an_existing_output_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "observation.json"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        run(tiny_plan(), steps=1, output=path)
+    with pytest.raises(InputError, match="is a folder"):
+        run(tiny_plan(), steps=1, output=tmp_path)
+    assert path.read_text() == "mine"
+
+
+def test_dropout_is_noticed() -> None:
+    model = tiny_model()
+    assert notices(tiny_plan(model=model)) == ()
+    config = {**model.hf_config, "attention_dropout": 0.1}
+    assert notices(tiny_plan(model=tiny_model(hf_config=config))) == (
+        "dropout is not supported yet: llama-test is trained with 0 instead of attention_dropout 0.1",
+    )
+
+
+def test_torchrun_on_one_node_and_on_several() -> None:
+    plan = tiny_plan(data_parallel_replicate_size=4)
+    assert torchrun_arguments(plan, Nodes()) == ["--standalone", "--nproc-per-node", "4"]
+    arguments = torchrun_arguments(plan, Nodes(nnodes=2, node_rank=1, rdzv_endpoint="head:29400"))
+    pairs = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert pairs == {
+        "--nnodes": "2",
+        "--node-rank": "1",
+        "--rdzv-backend": "c10d",
+        "--rdzv-endpoint": "head:29400",
+        "--rdzv-id": plan.plan_hash[:16],
+        "--nproc-per-node": "2",
+    }
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "num_cores", lambda: 16)
+    threads = [worker_environment(processes)["OMP_NUM_THREADS"] for processes in (1, 4, 5, 64)]
+    assert threads == ["16", "4", "3", "1"]
+
+
+def test_a_plan_file_that_was_edited(tmp_path: Path) -> None:
+    plan = tiny_plan()
+    path = tmp_path / "plan.json"
+    path.write_text(plan.model_dump_json())
+    assert read_plan(path) == plan
+    path.write_text(plan.model_dump_json().replace('"hidden_size":16', '"hidden_size":32', 1))
+    with pytest.raises(InputError, match="hash does not match"):
+        read_plan(path)
+    for content, message in [("{", "not JSON"), ("[]", "not a plan"), ('{"schema_version": 2}', "not a plan")]:
+        path.write_text(content)
+        with pytest.raises(InputError, match=message):
+            read_plan(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "nowhere.json")
