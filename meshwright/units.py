@@ -12,8 +12,8 @@ _MONTH = _YEAR / 12
 
 
 def memory(value_bytes: float) -> str:
-    """``71.3 GiB``; below 0.1 GiB ``12.4 MiB``."""
-    if value_bytes and abs(value_bytes) < 0.1 * GIB:
+    """``71.3 GiB``; below 1 GiB ``12.4 MiB``."""
+    if value_bytes and abs(value_bytes) < GIB:
         return f"{significant(value_bytes / MIB)} MiB"
     return f"{significant(value_bytes / GIB)} GiB"
 

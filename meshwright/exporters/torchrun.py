@@ -38,7 +38,7 @@ set -euo pipefail
 
 NUM_DEVICES={num_devices}
 if [ -z "$PLAN" ]; then
-    PLAN="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"/{plan_file}
+    PLAN="$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"/{plan_file}
 fi
 if [ $((NUM_DEVICES % NNODES)) -ne 0 ]; then
     echo "$NUM_DEVICES devices cannot be shared by NNODES=$NNODES nodes equally" >&2

@@ -11,6 +11,7 @@ from meshwright import units
 from meshwright.cli.render.tables import facts, heading, rows
 
 _MAX_STAGES = 8
+_NEGLIGIBLE = 1e-5  # of the step time
 
 
 def render_subject(console: Console, plan: Plan) -> None:
@@ -139,7 +140,7 @@ def render_terms(console: Console, estimate: Estimate) -> None:
             term.evidence,
         )
         for term in sorted(estimate.terms, key=lambda term: -term.exposed_seconds)
-        if term.exposed_seconds or term.hidden_seconds
+        if max(term.exposed_seconds, term.hidden_seconds) > _NEGLIGIBLE * total
     ]
     body.append(("step", column(total), "100%", "", ""))
     rows(console, ("term", "exposed", "share", "hidden", "evidence"), body, left=("term", "evidence"))

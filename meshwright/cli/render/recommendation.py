@@ -57,7 +57,7 @@ def render_alternatives(console: Console, best: Plan, alternatives: Sequence[Pla
     if not alternatives:
         return
     plans = [best, *alternatives]
-    heading(console, "Alternatives", "dp: replicate x shard; batch: micro-batch size x number of micro-batches")
+    heading(console, "Alternatives", "dp: replicate x shard; batch: size x number of micro-batches")
     cells = [_short_sizes(plan) for plan in plans]
     used = [name for name in cells[0] if any(row[name] not in ("", "-") for row in cells)]
     body = [

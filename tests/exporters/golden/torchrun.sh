@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# sample-70b on 8x8xSAMPLE-80GB, for torchrun and torch 2.13.0 (meshwright 0.1.0)
+# plan <hash>
+# predicted: step time 8 s (80% interval 6.4 s to 10 s), peak memory 46 GiB of 80 GiB a device
+# made by: meshwright plan ...
+set -euo pipefail
+
+# ---- what you may change, here or in the environment
+NNODES="${NNODES:-8}"                  # nodes of the run; start this script once on each
+NODE_RANK="${NODE_RANK:-0}"            # number of this node, from 0
+RDZV_ENDPOINT="${RDZV_ENDPOINT:-}"     # host:port of node 0, the same on every node; needed for more than one node
+PLAN="${PLAN:-}"                       # plan file; default: the one beside this script
+DATA="${DATA:-}"                       # UTF-8 text to train on; default: the text that meshwright carries
+STEPS="${STEPS:-100}"                  # optimizer steps
+OUTPUT="${OUTPUT:-meshwright-output}"  # folder for observation.json
+# ----
+
+NUM_DEVICES=64
+if [ -z "$PLAN" ]; then
+    PLAN="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"/run.plan.json
+fi
+if [ $((NUM_DEVICES % NNODES)) -ne 0 ]; then
+    echo "$NUM_DEVICES devices cannot be shared by NNODES=$NNODES nodes equally" >&2
+    exit 2
+fi
+NPROC_PER_NODE=$((NUM_DEVICES / NNODES))
+
+launch=(--nproc-per-node "$NPROC_PER_NODE")
+if [ "$NNODES" -eq 1 ]; then
+    launch+=(--standalone)
+else
+    : "${RDZV_ENDPOINT:?set RDZV_ENDPOINT to host:port of node 0, the same on every node}"
+    launch+=(--nnodes "$NNODES" --node-rank "$NODE_RANK")
+    launch+=(--rdzv-backend c10d --rdzv-endpoint "$RDZV_ENDPOINT" --rdzv-id <hash>)
+fi
+worker=(--plan "$PLAN" --steps "$STEPS" --output "$OUTPUT")
+if [ -n "$DATA" ]; then
+    worker+=(--data "$DATA")
+fi
+mkdir -p "$OUTPUT"
+exec torchrun "${launch[@]}" -m executor.worker "${worker[@]}"

@@ -1,0 +1,221 @@
+"""Every exporter keeps the same promises; a new one is tested the day it is registered."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from sample_documents import sample_plan
+
+from costmodel.specs import InputError, Observation, ParallelConfig, Plan, Rejection, with_hash
+from meshwright import export, load_plan, make_plan
+from meshwright.exporters import EXPORTERS, find_exporter, render
+from meshwright.exporters.base import reject
+
+TARGETS = sorted(EXPORTERS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_main_file_comes_first_under_the_given_name(target: str) -> None:
+    exporter = EXPORTERS[target]
+    files = render(sample_plan(), target, name=f"mine{exporter.suffix}")
+    assert isinstance(files, dict)
+    assert next(iter(files)) == f"mine{exporter.suffix}"
+    assert all("/" not in name and text.endswith("\n") for name, text in files.items())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_exports_are_the_same_every_time(target: str) -> None:
+    assert render(sample_plan(), target) == render(sample_plan(), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_target_declares(target: str) -> None:
+    exporter = EXPORTERS[target]
+    assert exporter.name == target
+    assert exporter.tested_versions
+    assert exporter.fields <= set(ParallelConfig.model_fields)
+
+
+def test_json_and_yaml_are_plan_files(tmp_path: Path) -> None:
+    plan = sample_plan()
+    for target in ("json", "yaml"):
+        written = export(plan, target, tmp_path / f"plan.{target}")
+        assert isinstance(written, tuple)
+        assert load_plan(written[0]) == plan
+
+
+def test_a_field_that_a_target_cannot_express_is_a_rejection() -> None:
+    narrow = EXPORTERS["json"]
+    less = type(narrow)(
+        name="narrow",
+        target="a test",
+        tested_versions=("1",),
+        fields=narrow.fields - {"zero_stage"},
+        runtimes=None,
+        suffix=".json",
+        render=narrow.render,
+    )
+    rejection = reject(less, sample_plan())
+    assert isinstance(rejection, Rejection)
+    assert rejection.message == "--to narrow cannot express zero_stage 1"
+    assert "--fix zero_stage=0" in rejection.fix
+    assert reject(less, sample_plan(zero_stage=0)) is None
+
+
+def test_a_megatron_plan_is_not_for_torchrun(tmp_path: Path) -> None:
+    rejection = export(sample_plan(runtime="megatron"), "torchrun", tmp_path / "run.sh")
+    assert isinstance(rejection, Rejection)
+    assert "--runtime torch" in rejection.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_target_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match="torchrun"):
+        find_exporter("slurm")
+
+
+def test_devices_that_nodes_cannot_share_are_a_rejection() -> None:
+    """13 devices on up to 8 nodes of 8: neither 13 on one node nor 1 on each of 13."""
+    plan = sample_plan(tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_shard_size=13)
+    rejection = render(plan, "torchrun")
+    assert isinstance(rejection, Rejection)
+    assert rejection.numbers == {"num_devices_used": 13, "devices_per_node": 8, "num_nodes": 8}
+
+
+def script_of(plan: Plan, name: str = "run.sh") -> str:
+    files = render(plan, "torchrun", name=name)
+    assert isinstance(files, dict)
+    return files[name]
+
+
+def test_the_script_opens_with_what_it_is(golden: object) -> None:
+    script = script_of(sample_plan())
+    golden("torchrun.sh", script)  # type: ignore[operator]
+    first = script.splitlines()[:6]
+    assert first[0] == "#!/usr/bin/env bash"
+    assert "torch 2.13.0" in first[1]
+    assert sample_plan().plan_hash in first[2]
+    assert "step time 8 s" in first[3]
+    assert first[5] == "set -euo pipefail"
+
+
+@pytest.mark.parametrize("name", ["run.sh", "it's mine.sh", "a $(touch pwned) b.sh", 'quote".sh', "-n.sh"])
+def test_bash_accepts_the_script_whatever_the_file_is_called(name: str, tmp_path: Path) -> None:
+    written = export(sample_plan(), "torchrun", tmp_path / name)
+    assert isinstance(written, tuple)
+    script, plan_file = written
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", str(script)], check=True)
+    assert script.stat().st_mode & stat.S_IXUSR
+    launched = dry_run(script, tmp_path, NNODES="1")
+    assert launched[launched.index("--plan") + 1] == str(plan_file)
+    assert load_plan(plan_file) == sample_plan()
+    assert not (tmp_path / "pwned").exists()
+
+
+def dry_run(script: Path, folder: Path, **environment: str) -> list[str]:
+    """The arguments with which the script would call torchrun."""
+    fake = folder / "bin" / "torchrun"
+    fake.parent.mkdir(exist_ok=True)
+    fake.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
+    fake.chmod(0o755)
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(script)],
+        cwd=folder,
+        env={**os.environ, "PATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_script_passes_what_the_user_changes(tmp_path: Path) -> None:
+    written = export(sample_plan(), "torchrun", tmp_path / "run.sh")
+    assert isinstance(written, tuple)
+    words = dry_run(
+        written[0],
+        tmp_path,
+        NNODES="4",
+        NODE_RANK="2",
+        RDZV_ENDPOINT="node0:29500",
+        DATA="my text.txt",
+        STEPS="7",
+        OUTPUT="out put",
+        PLAN="/some where/plan.json",
+    )
+    pairs = dict(itertools.pairwise(words))
+    assert (pairs["--nproc-per-node"], pairs["--nnodes"], pairs["--node-rank"]) == ("16", "4", "2")
+    assert pairs["--rdzv-endpoint"] == "node0:29500"
+    assert pairs["-m"] == "executor.worker"
+    assert (pairs["--plan"], pairs["--data"]) == ("/some where/plan.json", "my text.txt")
+    assert (pairs["--steps"], pairs["--output"]) == ("7", "out put")
+    assert (tmp_path / "out put").is_dir()
+
+
+def test_several_nodes_need_an_endpoint(tmp_path: Path) -> None:
+    written = export(sample_plan(), "torchrun", tmp_path / "run.sh")
+    assert isinstance(written, tuple)
+    done = subprocess.run(["bash", str(written[0])], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "RDZV_ENDPOINT" in done.stderr
+
+
+def test_a_command_with_line_breaks_stays_a_comment() -> None:
+    plan = sample_plan()
+    assert plan.provenance is not None
+    provenance = plan.provenance.model_copy(update={"command": "meshwright plan --model 'a\nrm -rf /\n'"})
+    script = script_of(plan.model_copy(update={"provenance": provenance}))
+    assert not re.search(r"^rm", script, re.MULTILINE)
+
+
+def test_cpu_plans_share_the_cores() -> None:
+    plan = make_plan("llama-tiny-demo", "2xcpu", global_batch_size=2, sequence_length=32)
+    assert "OMP_NUM_THREADS" in script_of(plan)
+    assert "OMP_NUM_THREADS" not in script_of(sample_plan())
+
+
+def test_plan_files_keep_small_and_large_floats() -> None:
+    plan = sample_plan()
+    optimizer = plan.training.optimizer.model_copy(update={"learning_rate": 1e-05, "epsilon": 1e-16})
+    training = plan.training.model_copy(update={"optimizer": optimizer})
+    plan = with_hash(plan.model_copy(update={"training": training}))
+    for target, load in (("json", json.loads), ("yaml", yaml.safe_load)):
+        files = render(plan, target)
+        assert isinstance(files, dict)
+        assert Plan.model_validate(load(next(iter(files.values())))) == plan
+
+
+@pytest.mark.distributed
+def test_the_script_trains(tmp_path: Path) -> None:
+    """The script alone, started by hand, trains a tiny plan on two processes."""
+    plan = make_plan("llama-tiny-demo", "2xcpu", global_batch_size=2, sequence_length=16, sizes={"zero_stage": 3})
+    written = export(plan, "torchrun", tmp_path / "run.sh")
+    assert isinstance(written, tuple)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "STEPS": "2", "OUTPUT": str(tmp_path / "out")}
+    done = subprocess.run(
+        ["bash", str(written[0])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    observation = Observation.model_validate_json((tmp_path / "out" / "observation.json").read_text())
+    assert observation.plan_hash == plan.plan_hash
+    assert observation.world_size == 2
+    assert len(observation.losses) == 2
