@@ -52,7 +52,7 @@ def tensor_parallel_values(context: RuleContext, declared: Declared) -> tuple[in
     return declared.get("tensor_parallel_size", tuple(sorted({*powers, *divisors(node)})))
 
 
-def _pipeline_values(context: RuleContext, declared: Declared, rest: int) -> list[int]:
+def pipeline_values(context: RuleContext, declared: Declared, rest: int) -> list[int]:
     """Declared sizes, else all that the layers allow; both only where they divide the devices left."""
     values = declared.get("pipeline_parallel_size")
     if values is not None:
@@ -71,10 +71,10 @@ def _pipeline_options(context: RuleContext, declared: Declared, cell: _Cell) -> 
 def _chunks(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> tuple[int, ...]:
     if schedule != _INTERLEAVED:
         return _pick(declared, "num_model_chunks", [1], lambda count: count == 1)
-    return _pick(declared, "num_model_chunks", _chunk_values(context, cell.pipeline), lambda count: count > 1)
+    return _pick(declared, "num_model_chunks", chunk_values(context, cell.pipeline), lambda count: count > 1)
 
 
-def _chunk_values(context: RuleContext, pipeline: int) -> list[int]:
+def chunk_values(context: RuleContext, pipeline: int) -> list[int]:
     """2 to 8 chunks per rank, and one layer per chunk."""
     most = context.model.num_hidden_layers // pipeline
     values = {*range(2, min(most, _MAX_MODEL_CHUNKS) + 1)}
@@ -83,14 +83,15 @@ def _chunk_values(context: RuleContext, pipeline: int) -> list[int]:
     return sorted(values)
 
 
-def _shard_values(context: RuleContext, declared: Declared, cell: _Cell) -> list[int]:
-    """Declared sizes, else: none, whole divisors of a node's share, the whole data-parallel group."""
+def shard_values(context: RuleContext, declared: Declared, data: int, tensor: int) -> list[int]:
+    """Declared sizes; else none, what stays inside a node, and the whole group, a half and a quarter of it."""
     if "data_parallel_shard_size" in declared:
-        return [size for size in declared["data_parallel_shard_size"] if cell.data % size == 0]
+        return [size for size in declared["data_parallel_shard_size"] if data % size == 0]
     if not context.runtime.hybrid_shard:
-        return sorted({1, cell.data})
-    inside = max(1, context.cluster.devices_per_node // cell.tensor)
-    return sorted({1, cell.data, *(size for size in divisors(inside) if cell.data % size == 0)})
+        return sorted({1, data})
+    inside = max(1, context.cluster.devices_per_node // tensor)
+    large = {data // part for part in (1, 2, 4) if data % part == 0}
+    return sorted({1, *large, *(size for size in divisors(inside) if data % size == 0)})
 
 
 def _zero_values(context: RuleContext, declared: Declared, cell: _Cell, shard: int) -> tuple[int, ...]:
@@ -111,13 +112,18 @@ def _partitions(context: RuleContext, declared: Declared, cell: _Cell, shard: in
 def _data_options(context: RuleContext, declared: Declared, cell: _Cell) -> list[Option]:
     """(replicate, shard, ZeRO stage, hierarchical partition)."""
     options: list[Option] = []
-    for shard in _shard_values(context, declared, cell):
+    for shard in shard_values(context, declared, cell.data, cell.tensor):
         replicate = cell.data // shard
         if replicate not in declared.get("data_parallel_replicate_size", (replicate,)):
             continue
         for stage in _zero_values(context, declared, cell, shard):
             options += [(replicate, shard, stage, size) for size in _partitions(context, declared, cell, shard, stage)]
     return options
+
+
+def micro_batch_values(share: int) -> tuple[int, ...]:
+    """Divisors of one data-parallel rank's share of the batch, up to 64."""
+    return tuple(size for size in divisors(share) if size <= _MAX_MICRO_BATCH)
 
 
 def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> list[Option]:
@@ -130,8 +136,7 @@ def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedu
         return [(max(1, batch // (data * number)), number) for number in count]
     if micro is None:
         share = batch // data if batch % data == 0 else 1
-        powers = [2**k for k in range(_MAX_MICRO_BATCH.bit_length()) if share % 2**k == 0]
-        micro = (share,) if schedule == _NAIVE else tuple(size for size in powers if size <= _MAX_MICRO_BATCH)
+        micro = (share,) if schedule == _NAIVE else micro_batch_values(share)
     return [(size, max(1, batch // (data * size))) for size in micro]
 
 
@@ -185,7 +190,7 @@ def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: 
         for tensor in tensor_parallel_values(context, declared):
             if devices % tensor:
                 continue
-            for pipeline in _pipeline_values(context, declared, devices // tensor):
+            for pipeline in pipeline_values(context, declared, devices // tensor):
                 cell = _Cell(tensor, pipeline, devices // (tensor * pipeline))
                 if cell.data in declared.get("data_parallel_size", (cell.data,)):
                     blocks += _block(context, declared, cell)

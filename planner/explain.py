@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from costmodel.specs import Communication, Estimate, Guide, InputError, Neighbour, Plan, Recommendation, Spec
+from pydantic import Field
+
+from costmodel.specs import Communication, Estimate, Guide, InputError, Neighbour, Plan, Recommendation
+from hardware_profiles.spec import Spec
 from planner.candidates import GIB
 from planner.evaluation import step_seconds
 from planner.guide import deciding_terms
@@ -22,8 +25,8 @@ _ENGLISH = {
     "recompute": "recomputation of activations",
     "tensor_parallel": "tensor-parallel collectives",
     "zero_gather": "gathering of sharded parameters",
-    "gradient": "gradient reduction",
-    "p2p": "messages between pipeline stages",
+    "data_parallel_gradient": "gradient reduction",
+    "pipeline_p2p": "messages between pipeline stages",
     "bubble": "the pipeline bubble",
     "optimizer": "the optimizer step",
 }
@@ -34,7 +37,7 @@ class Explanation(Spec):
 
     section: str
     sentence: str
-    numbers: dict[str, float | int | str] = {}
+    numbers: dict[str, float | int | str] = Field(default_factory=dict)
 
 
 def explain(subject: Recommendation | Plan) -> tuple[Explanation, ...]:
@@ -101,8 +104,8 @@ def _time(plan: Plan, estimate: Estimate) -> Iterator[Explanation]:
         share = term.exposed_seconds / total
         yield Explanation(
             section="time",
-            sentence=f"{share:.0%} of the step is {_name(term.name)} ({term.formula}).",
-            numbers={"exposed_seconds": term.exposed_seconds, "share": share, "evidence": term.evidence},
+            sentence=f"{share:.0%} of the step, {term.exposed_seconds:.3g} s, is {_name(term.name)}.",
+            numbers={"exposed_seconds": term.exposed_seconds, "formula": term.formula, "evidence": term.evidence},
         )
     hidden = max(estimate.terms, key=lambda term: term.hidden_seconds, default=None)
     if hidden is not None and hidden.hidden_seconds > 0:

@@ -17,6 +17,7 @@ from planner.guide_options import STRATEGIES, belongs
 from planner.summary import summarize
 
 _NODES_PER_STRATEGY = 20_000
+_TELLING_FRACTION = 1e-4
 
 
 def guide(found: Search) -> Guide:
@@ -29,8 +30,7 @@ def guide(found: Search) -> Guide:
         for rank, ((name, reason), plan) in enumerate(zip(advice.options, plans, strict=True), start=1)
     )
     best = found.plan(found.best())
-    first = next((index for index, plan in enumerate(plans) if plan is not None), None)
-    disagreement = _disagreement(advice, plans, first, best, facts)
+    disagreement = _disagreement(advice, plans, best, facts)
     return Guide(
         branch=advice.branch,
         steps=advice.steps,
@@ -48,7 +48,7 @@ def _fastest(found: Search, name: str, facts: Facts) -> Plan | None:
 
 def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption:
     if plan is None and STRATEGIES[name].rows is not None:
-        reason += "; no plan of this kind in the searched space fits"
+        reason += "; the searched space holds no plan of this kind that fits"
     return GuideOption(
         rank=rank,
         strategy=name,
@@ -59,23 +59,24 @@ def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption
     )
 
 
-def _disagreement(
-    advice: Advice, plans: Sequence[Plan | None], first: int | None, best: Plan, facts: Facts
-) -> str | None:
+def _disagreement(advice: Advice, plans: Sequence[Plan | None], best: Plan, facts: Facts) -> str | None:
     """None when the best plan is of the first strategy that has a plan; else the numbers that decide."""
     chosen = f"the search found {summarize(best)} at {step_seconds(best):.4g} s"
+    first = next((index for index, plan in enumerate(plans) if plan is not None), None)
     if first is None:
-        return f"none of the guide's strategies has a plan in the searched space; {chosen}"
+        return f"none of the guide's strategies has a plan that fits in the searched space; {chosen}"
     name, plan = advice.options[first][0], plans[first]
-    grid = Grid.from_plan(best)
-    if plan is None or bool(belongs(STRATEGIES[name], grid, facts.devices_per_node)[0]):
+    if plan is None or belongs(STRATEGIES[name], Grid.from_plan(best), facts.devices_per_node)[0]:
         return None
     ratio = step_seconds(plan) / step_seconds(best)
-    return (
-        f"the guide puts {name} first: its fastest plan, {summarize(plan)}, takes {step_seconds(plan):.4g} s; "
-        f"{chosen}, "
-        f"{ratio:.2f} times as fast, because of {deciding_terms(plan, best)}"
+    text = (
+        f"of the guide's strategies that have a plan, {name} comes first: its fastest, {summarize(plan)}, takes "
+        f"{step_seconds(plan):.4g} s; {chosen}, {ratio:.2f} times as fast, because of {deciding_terms(plan, best)}"
     )
+    band = estimate_of(best).step_time_seconds
+    if step_seconds(plan) <= band.high:
+        text += f"; the model's own error reaches to {band.high:.4g} s, so measure both"
+    return text
 
 
 def deciding_terms(slower: Plan, faster: Plan) -> str:
@@ -83,7 +84,8 @@ def deciding_terms(slower: Plan, faster: Plan) -> str:
     before = {term.name: term.exposed_seconds for term in estimate_of(slower).terms}
     after = {term.name: term.exposed_seconds for term in estimate_of(faster).terms}
     savings = {name: before.get(name, 0.0) - after.get(name, 0.0) for name in {*before, *after}}
-    largest = sorted((name for name in savings if savings[name] > 0), key=lambda name: (-savings[name], name))[:2]
+    telling = [name for name in savings if savings[name] > _TELLING_FRACTION * step_seconds(faster)]
+    largest = sorted(telling, key=lambda name: (-savings[name], name))[:2]
     if not largest:
         return "no single term"
     return " and ".join(

@@ -12,7 +12,7 @@ m is the smallest that fits under ZeRO-3 in the searched space; where none does,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -125,7 +125,8 @@ def _one_device_bytes(context: RuleContext) -> int:
     """Least memory of the whole model on one device, micro batch 1, over the runtime's recompute kinds."""
     sizes = ParallelConfig(num_micro_batches=context.training.global_batch_size)
     kinds = [kind for kind in RECOMPUTE_KINDS if kind in context.runtime.recompute_kinds]
-    return int(min(device_bytes(context, Grid.from_parallel(sizes, kind))[0] for kind in kinds))
+    whole = replace(context, layers_per_stage=None)
+    return int(min(device_bytes(whole, Grid.from_parallel(sizes, kind))[0] for kind in kinds))
 
 
 def one_node(cluster: ClusterSpec) -> ClusterSpec:

@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind
-from costmodel.runtimes.rules import RuleContext, divisors, evaluate
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, RecomputeKind
+from costmodel.runtimes.rules import RuleContext, evaluate
 from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
 from planner.candidates import GIB, device_bytes
-from planner.enumeration import tensor_parallel_values
+from planner.enumeration import (
+    Declared,
+    chunk_values,
+    micro_batch_values,
+    pipeline_values,
+    shard_values,
+    tensor_parallel_values,
+)
 from planner.evaluation import Search, exact_seconds
 from planner.space import Space
 
@@ -44,18 +51,24 @@ def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
 
 
 def steps_from(row: int, space: Space, found: Search) -> list[Step]:
-    """All steps of one size up or down from a candidate."""
+    """All steps from a candidate to the next value of one axis, among the values the space declares.
+
+    An axis that the user fixed steps through its default values: what it costs to fix it is worth knowing.
+    """
     context, kind = space.context, found.candidates.grid.recompute_kind(row)
+    declared = {axis: values for axis, values in space.declared.items() if axis not in space.fixed}
     parallel = found.candidates.grid.parallel(row)
     moves = [
-        *_tensor_moves(parallel, context, space),
-        *_pipeline_moves(parallel, context),
-        *_micro_batch_moves(parallel),
-        *_sharding_moves(parallel, context),
+        *_tensor_moves(parallel, context, declared),
+        *_pipeline_moves(parallel, context, declared),
+        *_schedule_moves(parallel, context, declared),
+        *_micro_batch_moves(parallel, declared),
+        *_sharding_moves(parallel, context, declared),
         *_switch_moves(parallel),
     ]
     steps = [Step(axis, value, changed, kind) for axis, value, changed in moves]
-    kinds = [known for known in RECOMPUTE_KINDS if known in context.runtime.recompute_kinds]
+    allowed = declared.get("recompute", tuple(map(RECOMPUTE_KINDS.index, context.runtime.recompute_kinds)))
+    kinds = [RECOMPUTE_KINDS[code] for code in sorted(allowed)]
     steps += [Step("recompute", other, parallel, other) for other in _beside(kinds, kind)]
     return steps
 
@@ -105,11 +118,10 @@ def _changed(parallel: ParallelConfig, **changes: Any) -> ParallelConfig:
     return ParallelConfig.model_validate({**parallel.model_dump(), **changes})
 
 
-def _tensor_moves(parallel: ParallelConfig, context: RuleContext, space: Space) -> Iterator[Move]:
+def _tensor_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
     current = parallel.tensor_parallel_size
     rest = current * parallel.data_parallel_size
-    defaults = tensor_parallel_values(context, {} if "tensor_parallel_size" in space.fixed else space.declared)
-    for size in _beside(sorted({*defaults, current}), current):
+    for size in _beside(sorted({*tensor_parallel_values(context, declared), current}), current):
         if rest % size == 0:
             on = size > 1
             changes = {
@@ -120,52 +132,58 @@ def _tensor_moves(parallel: ParallelConfig, context: RuleContext, space: Space) 
             yield "tensor_parallel_size", str(size), _with_data(parallel, rest // size, **changes)
 
 
-def _pipeline_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
-    current = parallel.pipeline_parallel_size
+def _pipeline_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
+    """The schedule stays; interleaving keeps the number of virtual stages where it can."""
+    current, layers = parallel.pipeline_parallel_size, context.model.num_hidden_layers
     rest = current * parallel.data_parallel_size
-    for size in _beside(divisors(rest), current):
-        schedule: PipelineSchedule = "none" if size == 1 else parallel.pipeline_schedule
-        chunks = 1 if size == 1 else parallel.num_model_chunks
-        if schedule == "none" and size > 1:
-            schedule = "1f1b" if "1f1b" in context.runtime.schedules else context.runtime.schedules[-1]
-        if size * chunks > context.model.num_hidden_layers and schedule == "interleaved_1f1b":
-            schedule, chunks = "1f1b", 1
+    for size in _beside(pipeline_values(context, declared, rest), current):
+        schedule: PipelineSchedule = parallel.pipeline_schedule
+        chunks = max(2, min(parallel.num_model_chunks * current, layers) // size) if current > 1 else 1
+        if size == 1:
+            schedule, chunks = "none", 1
+        elif schedule != "interleaved_1f1b" or chunks * size > layers:
+            plain = schedule in {"none", "interleaved_1f1b"}
+            schedule, chunks = ("1f1b" if plain else schedule), 1
         changes = {"pipeline_parallel_size": size, "pipeline_schedule": schedule, "num_model_chunks": chunks}
         yield "pipeline_parallel_size", str(size), _with_data(parallel, rest // size, **changes)
-    yield from _schedule_moves(parallel, context)
 
 
-def _schedule_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
+def _schedule_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
     if parallel.pipeline_parallel_size == 1:
         return
-    chunks = parallel.num_model_chunks
-    if "interleaved_1f1b" in context.runtime.schedules:
-        for count in (chunks - 1, chunks + 1):
+    known = declared.get("pipeline_schedule", tuple(map(SCHEDULES.index, context.runtime.schedules)))
+    schedules = {SCHEDULES[code] for code in known} - {"none", "naive", parallel.pipeline_schedule}
+    if "interleaved_1f1b" in {*schedules, parallel.pipeline_schedule}:
+        chunks = {1, *declared.get("num_model_chunks", chunk_values(context, parallel.pipeline_parallel_size))}
+        for count in _beside(sorted({*chunks, parallel.num_model_chunks}), parallel.num_model_chunks):
             if count > 1:
                 changed = _changed(parallel, pipeline_schedule="interleaved_1f1b", num_model_chunks=count)
                 yield "num_model_chunks", str(count), changed
-    for schedule in context.runtime.schedules:
-        if schedule not in {"none", "naive", "interleaved_1f1b", parallel.pipeline_schedule}:
-            yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=1)
+    for schedule in sorted(schedules - {"interleaved_1f1b"}):
+        yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=1)
 
 
-def _micro_batch_moves(parallel: ParallelConfig) -> Iterator[Move]:
-    share = parallel.micro_batch_size * parallel.num_micro_batches
-    for size in _beside(divisors(share), parallel.micro_batch_size):
+def _micro_batch_moves(parallel: ParallelConfig, declared: Declared) -> Iterator[Move]:
+    current = parallel.micro_batch_size
+    share = current * parallel.num_micro_batches
+    values = [size for size in declared.get("micro_batch_size", micro_batch_values(share)) if share % size == 0]
+    for size in _beside(sorted({*values, current}), current):
         changed = _changed(parallel, micro_batch_size=size, num_micro_batches=share // size)
         yield "micro_batch_size", str(size), changed
 
 
-def _sharding_moves(parallel: ParallelConfig, context: RuleContext) -> Iterator[Move]:
+def _sharding_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
     data, stage, partition = parallel.data_parallel_size, parallel.zero_stage, parallel.hierarchical_partition_size
     if data == 1:
         return
-    for other in _beside(sorted(context.runtime.zero_stages), stage):
+    for other in _beside(sorted(declared.get("zero_stage", context.runtime.zero_stages)), stage):
         shard = 1 if other == 0 else data if stage == 0 else parallel.data_parallel_shard_size
         axes = _data_axes(data // shard, shard, other, partition if other == 3 else None)
         yield "zero_stage", str(other), _changed(parallel, **axes)
-    if stage > 0 and context.runtime.hybrid_shard:
-        for shard in _beside([size for size in divisors(data) if size > 1], parallel.data_parallel_shard_size):
+    if stage > 0:
+        known = shard_values(context, declared, data, parallel.tensor_parallel_size)
+        sizes = [size for size in sorted({*known, parallel.data_parallel_shard_size}) if size > 1]
+        for shard in _beside(sizes, parallel.data_parallel_shard_size):
             axes = _data_axes(data // shard, shard, stage, None)
             yield "data_parallel_shard_size", str(shard), _changed(parallel, **axes)
 
