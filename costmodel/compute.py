@@ -46,8 +46,11 @@ class Roofline:
     needs_alignment: bool
 
 
-def roofline(device: DeviceSpec, precision: Precision) -> Roofline:
+def roofline(device: DeviceSpec, precision: Precision, *, sustained_rate: float = 1.0) -> Roofline:
     """The ceilings of ``device`` when it computes in ``precision``.
+
+    ``sustained_rate`` scales all ceilings of a device that runs behind its host; profiles of other devices are measured
+    the way they are used.
 
     Raises:
         InputError: when the device does not support the precision.
@@ -56,11 +59,12 @@ def roofline(device: DeviceSpec, precision: Precision) -> Roofline:
     if peak is None:
         supported = ", ".join(device.peak_flops_per_second)
         raise InputError(f"{device.name} cannot compute in {precision}; it supports: {supported}")
+    rate = sustained_rate if device.kind == "cuda" else 1.0
     return Roofline(
-        flops_per_second=peak * device.gemm.max_fraction,
+        flops_per_second=rate * peak * device.gemm.max_fraction,
         half_flops=device.gemm.half_flops,
-        attention_flops_per_second=peak * device.attention_fraction,
-        bytes_per_second=device.memory_bandwidth_bytes_per_second * device.memory_fraction,
+        attention_flops_per_second=rate * peak * device.attention_fraction,
+        bytes_per_second=rate * device.memory_bandwidth_bytes_per_second * device.memory_fraction,
         launch_seconds=device.launch_seconds,
         asynchronous=device.kind == "cuda",
         element_bytes=BYTES_PER_ELEMENT[precision],
@@ -68,7 +72,9 @@ def roofline(device: DeviceSpec, precision: Precision) -> Roofline:
     )
 
 
-def matmul_seconds(ceiling: Roofline, *, rows: Column, inner: Column, outer: Column) -> Column:
+def matmul_seconds(
+    ceiling: Roofline, *, rows: Column, inner: Column, outer: Column, extra_bytes: Column | float = 0.0
+) -> Column:
     """Time of [rows, inner] x [inner, outer], equation (1).
 
     A misaligned operand slows the arithmetic, not the traffic.
@@ -78,6 +84,7 @@ def matmul_seconds(ceiling: Roofline, *, rows: Column, inner: Column, outer: Col
         rows: tokens, a column.
         inner: contracted size, a column.
         outer: output features, a column.
+        extra_bytes: what the kernel moves besides its two operands and its result, a column.
 
     Returns:
         Seconds, a column.
@@ -85,7 +92,7 @@ def matmul_seconds(ceiling: Roofline, *, rows: Column, inner: Column, outer: Col
     flops = 2.0 * rows * inner * outer
     arithmetic = (flops + ceiling.half_flops) / ceiling.flops_per_second
     arithmetic = arithmetic * _misalignment(ceiling, MISALIGNED_MATMUL_SLOWDOWN, inner, outer)
-    moved_bytes = (rows * inner + inner * outer + rows * outer) * ceiling.element_bytes
+    moved_bytes = (rows * inner + inner * outer + rows * outer) * ceiling.element_bytes + extra_bytes
     return np.maximum(arithmetic, moved_bytes / ceiling.bytes_per_second)
 
 

@@ -9,7 +9,8 @@ and T without:
     (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
     (4) tensors moved forward: norms 2 x 2 h T', residual additions 2 x 3 h T', activation (g + 1) f T / t, rotary
         2 (a + k) d T / t; backward: norms 2 x 3 h T', additions 2 x 3 h T', activation (2 g + 1) f T / t, rotary as forward
-    (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch
+    (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
+        moves these bytes inside the weight-gradient products
     (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
 
 A backward multiplies twice for every forward product (input and weight gradient), each at the forward's cost.
@@ -87,11 +88,11 @@ def layer_passes(
 ) -> tuple[PassCost, PassCost, PassCost]:
     """Forward, backward, and the attention part of the forward alone (what selective recomputation repeats).
 
-    ``stream`` of the backward excludes gradient accumulation, see `accumulation_seconds`.
+    ``stream`` of the backward excludes separate gradient accumulation, see `accumulation_seconds`.
     """
     pairs = projections(model, group, batch.tensor_parallel, fused=stack.fused_projections > 0)
-    products = sum((matmul_seconds(ceiling, rows=batch.tokens, inner=i, outer=o) for i, o in pairs), np.float64(0))
-    flops = sum((2.0 * batch.tokens * inner * outer for inner, outer in pairs), np.float64(0))
+    costs = [product_passes(training, rows=batch.tokens, sizes=pair, ceiling=ceiling, stack=stack) for pair in pairs]
+    products, products_backward, flops = (np.sum(column, axis=0) for column in zip(*costs, strict=True))
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
     norms, others, others_backward = _moved_elements(model, group, batch)
     norm_factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
@@ -104,12 +105,23 @@ def layer_passes(
         flops=flops + core.flops,
     )
     backward = PassCost(
-        matmul=2.0 * products,
+        matmul=products_backward,
         attention=core_backward.attention,
         stream=stream_seconds(ceiling, moved_backward * ceiling.element_bytes),
         flops=2.0 * flops + core_backward.flops,
     )
     return forward, backward, core
+
+
+def product_passes(
+    training: TrainingSpec, *, rows: Column, sizes: tuple[Column, Column], ceiling: Roofline, stack: Stack
+) -> tuple[Column, Column, Column]:
+    """Seconds of one product forward, of its two products backward, and its forward FLOP."""
+    inner, outer = sizes
+    product = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer)
+    accumulated = 2.0 * BYTES_PER_ELEMENT[training.precision.gradient] * inner * outer * stack.fused_accumulation
+    weight_gradient = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer, extra_bytes=accumulated)
+    return product, product + weight_gradient, 2.0 * rows * inner * outer
 
 
 def _moved_elements(model: ModelSpec, group: LayerGroup, batch: MicroBatch) -> tuple[Column, Column, Column]:
@@ -147,7 +159,7 @@ def _attention_passes(
 
 
 def accumulation_seconds(training: TrainingSpec, *, parameters: Column, ceiling: Roofline) -> Column:
-    """Adding one micro-batch's gradients to the accumulated ones, equation (5)."""
+    """Adding one micro-batch's gradients to the accumulated ones in kernels of their own, equation (5)."""
     return stream_seconds(ceiling, 2.0 * BYTES_PER_ELEMENT[training.precision.gradient] * parameters)
 
 
@@ -164,12 +176,15 @@ def embedding_passes(model: ModelSpec, *, batch: MicroBatch, ceiling: Roofline) 
     )
 
 
-def head_passes(model: ModelSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack) -> tuple[PassCost, PassCost]:
+def head_passes(
+    model: ModelSpec, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
+) -> tuple[PassCost, PassCost]:
     """Final norm, head and loss, equation (6)."""
     zero = np.zeros(batch.tokens.shape)
     hidden, columns = np.full(zero.shape, float(model.hidden_size)), model.padded_vocab_size / batch.tensor_parallel
-    product = matmul_seconds(ceiling, rows=batch.tokens, inner=hidden, outer=columns)
-    flops = 2.0 * batch.tokens * hidden * columns
+    product, product_backward, flops = product_passes(
+        training, rows=batch.tokens, sizes=(hidden, columns), ceiling=ceiling, stack=stack
+    )
     logits = batch.tokens * np.where(batch.loss_parallel > 0, columns, float(model.padded_vocab_size))
     factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
     norm_bytes = 2.0 * factor * batch.shard_tokens * model.hidden_size * ceiling.element_bytes
@@ -177,5 +192,5 @@ def head_passes(model: ModelSpec, *, batch: MicroBatch, ceiling: Roofline, stack
     backward = stream_seconds(ceiling, 1.5 * norm_bytes + logits * stack.logits_backward_bytes)
     return (
         PassCost(matmul=product, attention=zero, stream=forward, flops=flops),
-        PassCost(matmul=2.0 * product, attention=zero, stream=backward, flops=2.0 * flops),
+        PassCost(matmul=product_backward, attention=zero, stream=backward, flops=2.0 * flops),
     )

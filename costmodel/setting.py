@@ -103,7 +103,7 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         num_chunks=int(grid.num_model_chunks[0]),
         stack=stack,
         net=net,
-        ceiling=roofline(device, problem.training.precision.compute),
+        ceiling=roofline(device, problem.training.precision.compute, sustained_rate=stack.sustained_rate),
         batch=batch,
         tensor_group=tensor_group,
         table=table,

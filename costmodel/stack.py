@@ -15,6 +15,8 @@ class Stack:
     """Numbers of one software stack; no hardware here.
 
     Attributes:
+        sustained_rate: rate of kernels inside a training step over their rate in a benchmark of their own, on an
+            asynchronous device: power limit, gaps between kernels, waiting for the slowest rank.
         elementwise_traffic_factor: bytes moved by residual, activation and rotary kernels over those of fused kernels.
         layernorm_traffic_factor: the same for layer norms.
         rmsnorm_traffic_factor: the same for RMS norms.
@@ -24,6 +26,7 @@ class Stack:
         attention_backward_rate_ratio: rate of a fused attention backward over its forward.
         logits_forward_bytes: bytes per logit moved by the loss forward.
         logits_backward_bytes: the same backward.
+        fused_accumulation: 1 when weight-gradient multiplications add into the accumulated gradient themselves.
         fused_projections: 1 when query, key, value (and gate, up) are one multiplication each, 0 when separate.
         kernels_forward: kernels (eager operations) of one layer forward.
         kernels_backward: the same backward.
@@ -41,6 +44,7 @@ class Stack:
         optimizer_traffic_factor: bytes moved by the optimizer step over those of one fused kernel.
     """
 
+    sustained_rate: float
     elementwise_traffic_factor: float
     layernorm_traffic_factor: float
     rmsnorm_traffic_factor: float
@@ -50,6 +54,7 @@ class Stack:
     attention_backward_rate_ratio: float
     logits_forward_bytes: float
     logits_backward_bytes: float
+    fused_accumulation: float
     fused_projections: float
     kernels_forward: float
     kernels_backward: float

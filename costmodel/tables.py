@@ -96,7 +96,13 @@ def pass_table(
     Raises:
         InputError: when the device cannot compute in the training precision.
     """
-    builder = _Builder(roofline(device, training.precision.compute), training, batch, tensor_group, stack)
+    builder = _Builder(
+        roofline(device, training.precision.compute, sustained_rate=stack.sustained_rate),
+        training,
+        batch,
+        tensor_group,
+        stack,
+    )
     layers = [builder.layer(model, index) for index in group_starts(model)]
     embedding_count = count_parameters(embedding_tensors(model)).per_rank(batch.tensor_parallel)
     head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)
@@ -140,7 +146,7 @@ class _Builder:
             model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=stack
         )
         parameters = count_parameters(layer_tensors(model, index)).per_rank(self.batch.tensor_parallel)
-        accumulation = accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
+        accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
         forward_parts = self._parts(forward, self.block_seconds(model, 2.0), stack.kernels_forward)
         backward_parts = self._parts(
@@ -172,8 +178,8 @@ class _Builder:
 
     def head(self, model: ModelSpec, parameters: Column) -> tuple[Cube, Cube]:
         """Both passes of final norm, head and loss, and their FLOP."""
-        forward, backward = head_passes(model, batch=self.batch, ceiling=self.ceiling, stack=self.stack)
-        accumulation = accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
+        forward, backward = head_passes(model, self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack)
+        accumulation = self._separate_accumulation(parameters)
         passes = [
             self._parts(forward, self._loss_seconds(model), 0.0),
             self._parts(backward, 0.5 * self.block_seconds(model, 2.0), 0.0, extra_stream=accumulation),
@@ -197,6 +203,12 @@ class _Builder:
         seconds = self.block_seconds(model, 2.0) + extra
         hidden = np.minimum(self.stack.tensor_parallel_backward_overlap * seconds, 0.5 * matmul)
         return seconds - hidden, hidden
+
+    def _separate_accumulation(self, parameters: Column) -> Column:
+        """Gradient accumulation outside the weight-gradient products."""
+        if self.stack.fused_accumulation > 0:
+            return np.zeros(parameters.shape)
+        return accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
 
     def _loss_seconds(self, model: ModelSpec) -> Column:
         """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered. With sequence
