@@ -47,7 +47,7 @@ class Grid:
 
     @property
     def data_parallel_size(self) -> IntColumn:
-        """replicate x shard."""
+        """Replicate x shard."""
         return self.data_parallel_replicate_size * self.data_parallel_shard_size
 
     @property

@@ -49,7 +49,10 @@ class StageMemory(Spec):
 
 
 class PeakMemory(Spec):
-    """The fullest device. ``allocated``: tensors; ``reserved``: with the allocator's waste; ``device``: with contexts and communicators."""
+    """The fullest device.
+
+    ``allocated``: tensors; ``reserved``: with the allocator's waste; ``device``: with contexts and communicators too.
+    """
 
     allocated: NonNegativeInt
     reserved: NonNegativeInt
@@ -57,7 +60,10 @@ class PeakMemory(Spec):
 
 
 class Communication(Spec):
-    """Traffic of one device in one step: ``bytes_per_rank`` is what it sends under the named algorithm, all ``count`` calls together."""
+    """Traffic of one device in one step.
+
+    ``bytes_per_rank`` is what it sends under the named algorithm, all ``count`` calls together.
+    """
 
     axis: str
     op: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from costmodel.specs.plan import Plan
 from costmodel.specs.rejection import RejectionCount
@@ -17,7 +17,9 @@ class AxisValues(Spec):
 
 
 class Certificate(Spec):
-    """What was searched and what is proven: ``upper`` (U) is the best step time found, ``lower`` (L) a bound on every plan of the space.
+    """What was searched and what is proven.
+
+    ``upper`` (U) is the best step time found, ``lower`` (L) a bound on every plan of the space.
 
     gap = (U - L) / U. "Optimal over the declared space under this cost model, gap g".
     """
@@ -40,7 +42,7 @@ class GuideStep(Spec):
 
     question: str
     answer: str
-    numbers: dict[str, float | int | str] = {}
+    numbers: dict[str, float | int | str] = Field(default={})
     source: str
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from hardware_profiles.spec import Spec
 
@@ -12,7 +12,7 @@ class Rejection(Spec):
 
     rule: str
     message: str
-    numbers: dict[str, float | int | str] = {}
+    numbers: dict[str, float | int | str] = Field(default={})
     fix: str = ""
 
 

@@ -51,6 +51,6 @@ class RuntimeProfile(Spec):
     context_bytes: NonNegativeInt
     reserved_over_allocated: float = Field(ge=1)
     constants: dict[str, Constant]
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
     overlap_slowdown: NonNegativeFloat = 1.0
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
