@@ -34,12 +34,12 @@ class Call:
     members: Group
 
 
-_SENT = {
-    "all_gather": all_gather_bytes,
-    "all_reduce": all_reduce_bytes,
-    "reduce_scatter": reduce_scatter_bytes,
-    "send": lambda members, total: total,
-}
+def _sent(call: Call) -> float:
+    """Bytes one rank sends."""
+    if call.op == "send":
+        return call.total_bytes
+    sent = {"all_gather": all_gather_bytes, "all_reduce": all_reduce_bytes, "reduce_scatter": reduce_scatter_bytes}
+    return float(np.ravel(sent[call.op](call.members, np.array([call.total_bytes])))[0])
 
 
 def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
@@ -47,7 +47,7 @@ def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
     calls = [*_tensor_calls(setting, rank), *_pipeline_calls(setting, rank), *_data_calls(setting, rank)]
     merged: dict[tuple[str, str, str], tuple[float, float]] = {}
     for call in calls:
-        sent = float(np.ravel(_SENT[call.op](call.members, np.float64(call.total_bytes)))[0])
+        sent = _sent(call)
         if call.count <= 0 or sent <= 0:
             continue
         key = (call.axis, call.op, setting.net.names[int(np.ravel(call.members.level)[0])])

@@ -6,7 +6,7 @@
     (4) smooth maximum: (a^s + b^s)^(1/s), between max(a, b) and a + b
 
 F_half / (peak x max_fraction) is the time a matrix multiplication loses to ramp-up and partly filled waves, so (1)
-reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (NumPy arrays of equal length, or scalars).
+reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (NumPy arrays of equal length).
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.compute import Column
 from costmodel.schedules import micro_batches_per_round
 
 Matrix = NDArray[np.float64]
@@ -51,13 +50,13 @@ class Paths:
 
     @property
     def num_ranks(self) -> int:
-        """p."""
-        return self.transfer.shape[1]
+        """Pipeline ranks p."""
+        return int(self.transfer.shape[1])
 
     def naive(self) -> Matrix:
         """Equation (1)."""
         once = self.forward + self.backward + 2.0 * self._messages()
-        return self.micro_batches * once.sum(axis=1, keepdims=True) - self._up()
+        return np.asarray(self.micro_batches * once.sum(axis=1, keepdims=True) - self._up())
 
     def gpipe(self) -> Matrix:
         """Equation (2)."""

@@ -60,7 +60,7 @@ class Setting:
 
     def per_rank(self, virtual: Matrix) -> Matrix:
         """Sum a matrix [n, V] over the chunks of every rank: [n, p]."""
-        return virtual.reshape(len(virtual), self.num_chunks, self.num_ranks).sum(axis=1)
+        return np.asarray(virtual.reshape(len(virtual), self.num_chunks, self.num_ranks).sum(axis=1))
 
     def data_group(self, size: Matrix, *, inside: Matrix | None = None) -> Group:
         """Groups along a data-parallel axis as [n, 1]; ``inside`` is the product of the axes between it and tensor."""
@@ -142,4 +142,4 @@ def _layers_between(model: ModelSpec, starts: NDArray[np.int64], stops: NDArray[
     low = np.array(group_starts(model))
     high = np.append(low[1:], model.num_hidden_layers)
     overlap = np.minimum(high[None, :], stops[:, None]) - np.maximum(low[None, :], starts[:, None])
-    return np.maximum(0, overlap).astype(np.float64)
+    return np.asarray(np.maximum(0, overlap), dtype=np.float64)

@@ -97,8 +97,8 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     forward = contents.layers.sum(axis=3) @ table.layer_forward
     backward = contents.layers.reshape(-1, virtual, groups * kinds) @ table.layer_backward.reshape(rows, -1, parts)
     ends = (contents.embedding[None, :, None], contents.head[None, :, None])
-    for index, result in enumerate((forward, backward)):
-        result += ends[0] * table.embedding[:, None, index] + ends[1] * table.head[:, None, index]
+    forward = forward + ends[0] * table.embedding[:, None, 0] + ends[1] * table.head[:, None, 0]
+    backward = backward + ends[0] * table.embedding[:, None, 1] + ends[1] * table.head[:, None, 1]
     return forward, backward
 
 
@@ -135,8 +135,11 @@ def _tied_reduction(setting: Setting) -> Matrix:
 
 
 def optimizer_bytes_per_parameter(training: TrainingSpec) -> float:
-    """Bytes one fused optimizer kernel moves per parameter, equation (4): the gradient read (twice more and written once
-    when it is clipped), the master and every moment read and written, a 16-bit copy written, the gradient cleared."""
+    """Bytes one fused optimizer kernel moves per parameter, equation (4).
+
+    The gradient is read and cleared (clipping reads it twice more and writes it once), the master and every moment are
+    read and written, and a separate 16-bit copy is written.
+    """
     precision, optimizer = training.precision, training.optimizer
     gradient = BYTES_PER_ELEMENT[precision.gradient]
     passes = 2.0 + (3.0 if optimizer.max_grad_norm is not None else 0.0)

@@ -211,8 +211,10 @@ class _Builder:
         return accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
 
     def _loss_seconds(self, model: ModelSpec) -> Column:
-        """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered. With sequence
-        parallelism the head's input is gathered first."""
+        """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered.
+
+        With sequence parallelism the head's input is gathered first.
+        """
         tokens = self.batch.tokens
         parallel = all_reduce_seconds(self.tensor_group, 3.0 * 4.0 * tokens, 3.0)
         logits = tokens * model.padded_vocab_size * self.ceiling.element_bytes
