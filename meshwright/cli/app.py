@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from hardware_profiles.spec import InputError
+from hardware_profiles.spec import ExecutionError, InputError
 from meshwright.cli.exit_codes import BAD_INPUT, DONE, FAILURE, INTERRUPTED
 from meshwright.version import __version__
 
@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except InputError as error:
         return _fail(str(error), BAD_INPUT)
+    except ExecutionError as error:
+        return _fail(str(error), FAILURE, error)
     except OSError as error:
         return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILURE, error)
     except Exception as error:

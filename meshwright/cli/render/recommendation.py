@@ -10,7 +10,6 @@ from costmodel.specs import (
     Certificate,
     Guide,
     Infeasible,
-    Neighbour,
     Plan,
     Recommendation,
     RejectionCount,
@@ -119,14 +118,12 @@ def render_certificate(console: Console, certificate: Certificate) -> None:
                 f"best {units.seconds(certificate.upper_seconds)}, no plan of the space below "
                 f"{units.seconds(certificate.lower_seconds)}",
             ),
+            (
+                "space",
+                "; ".join(f"{axis.axis} {','.join(axis.values)}" for axis in certificate.space if axis.values[1:]),
+            ),
         ],
     )
-
-
-def render_space(console: Console, certificate_space: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """The declared space axis by axis."""
-    heading(console, "Declared space")
-    facts(console, [(axis, ", ".join(values)) for axis, values in certificate_space])
 
 
 def render_guide(console: Console, guide: Guide) -> None:
@@ -146,33 +143,6 @@ def render_guide(console: Console, guide: Guide) -> None:
     rows(console, columns, body, left=("", "strategy", "model change"), wrap="plan")
     if guide.disagreement:
         lines(console, [guide.disagreement], bullet="!")
-
-
-def render_guide_steps(console: Console, guide: Guide) -> None:
-    """The questions that led to the branch, with numbers and sources."""
-    heading(console, "How the guide got there")
-    for step in guide.steps:
-        numbers = ", ".join(f"{name} {_number(name, value)}" for name, value in step.numbers.items())
-        detail = f" ({numbers})" if numbers else ""
-        lines(console, [f"{step.question} {step.answer}{detail}. Source: {step.source}"])
-
-
-def render_neighbours(console: Console, neighbours: Sequence[Neighbour]) -> None:
-    """Plans one step away from the best."""
-    if not neighbours:
-        return
-    heading(console, "One step away", "what changing a single size would do")
-    body = [
-        (
-            neighbour.axis,
-            neighbour.value,
-            units.seconds(neighbour.step_time_seconds) if neighbour.step_time_seconds is not None else "-",
-            f"{neighbour.slowdown:+.1%}" if neighbour.slowdown is not None else "",
-            neighbour.rejection or "",
-        )
-        for neighbour in neighbours
-    ]
-    rows(console, ("axis", "value", "step", "slower", "why not"), body, left=("axis", "value"), wrap="why not")
 
 
 def render_infeasible(
@@ -198,15 +168,3 @@ def render_infeasible(
         heading(console, "What would fix it")
         lines(console, miss.fixes)
     render_rejections(console, answer.rejections)
-
-
-def _number(name: str, value: float | int | str) -> str:
-    if isinstance(value, str):
-        return value
-    if name.endswith("_bytes_per_second"):
-        return units.rate(value, "B/s")
-    if name.endswith("_bytes"):
-        return units.memory(value)
-    if name.endswith("_seconds"):
-        return units.seconds(value)
-    return units.significant(value, 4) if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,245 @@
+"""Exit codes, streams and files of the real commands."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from costmodel.specs import ExecutionError, Recommendation
+from costmodel.specs.write_schemas import FOLDER
+from meshwright import load_plan
+from meshwright.cli import app
+from meshwright.cli.app import main
+
+ROOT = Path(__file__).parents[2]
+INPUTS = ("--model", "llama-3-8b", "--cluster", "8xH100-SXM", "--global-batch-size", "64", "--sequence-length", "2048")
+BIG = (
+    "--model",
+    "gpt3-175b",
+    "--cluster",
+    "8xV100-SXM-32GB",
+    "--global-batch-size",
+    "1536",
+    "--sequence-length",
+    "2048",
+)
+Cli = Callable[..., Any]
+
+
+def validate(text: str, name: str) -> dict[str, Any]:
+    document = json.loads(text)
+    jsonschema.validate(document, json.loads((FOLDER / f"{name}.schema.json").read_text()))
+    assert isinstance(document, dict)
+    return document
+
+
+def test_plan_json_is_the_recommendation_alone(cli: Cli) -> None:
+    result = cli("plan", *INPUTS, "--json", "--top", "3", "--tokens", "1e12")
+    assert result.code == 0
+    answer = validate(result.out, "recommendation")
+    assert set(answer) >= {"best", "alternatives", "rejections", "certificate", "guide"}
+    assert answer["best"]["estimate"]["fits"] is True
+    assert len(answer["alternatives"]) <= 2
+    steps = answer["duration"]["num_steps"]
+    assert steps == -(-(10**12) // (64 * 2048))
+    assert answer["duration"]["seconds"] == pytest.approx(
+        steps * answer["best"]["estimate"]["step_time_seconds"]["value"]
+    )
+    assert Recommendation.model_validate(answer).best.num_devices_used <= 8
+
+
+def test_a_written_plan_is_estimated_explained_and_exported(cli: Cli) -> None:
+    assert cli("plan", *INPUTS, "-o", "plan.yaml").code == 0
+    plan = load_plan("plan.yaml")
+    assert plan.provenance is not None
+    assert plan.provenance.command.startswith("meshwright plan --model llama-3-8b")
+    result = cli("estimate", "plan.yaml", "--json")
+    assert plan.estimate is not None
+    assert validate(result.out, "estimate") == json.loads(plan.estimate.model_dump_json())
+    told = cli("explain", "plan.yaml")
+    assert told.code == 0
+    assert "Certificate" in told.out
+    assert cli("export", "plan.yaml", "--to", "json", "-o", "plan.json").out == "plan.json\n"
+    assert load_plan("plan.json") == plan
+
+
+def test_every_plan_argument_takes_a_recommendation(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "answer.json").write_text(cli("plan", *INPUTS, "--json").out)
+    for command in (("explain",), ("estimate",), ("export", "--to", "yaml", "-o", "best.yaml")):
+        assert cli(command[0], "answer.json", *command[1:]).code == 0
+    assert load_plan("best.yaml") == load_plan("answer.json")
+
+
+def test_force_replaces_and_nothing_else_does(cli: Cli) -> None:
+    assert cli("plan", *INPUTS, "-o", "plan.json").code == 0
+    before = Path("plan.json").read_bytes()
+    assert cli("plan", *INPUTS, "-o", "plan.json", "--optimizer", "sgd").code == 2
+    assert Path("plan.json").read_bytes() == before
+    assert cli("plan", *INPUTS, "-o", "plan.json", "--optimizer", "sgd", "--force").code == 0
+    assert load_plan("plan.json").training.optimizer.name == "sgd"
+
+
+def test_fixed_axes_are_held(cli: Cli) -> None:
+    fixed = ("--fix", "tensor_parallel_size=2", "--fix", "pipeline_parallel_size=2", "--allow", "zero_stage=0,1")
+    best = json.loads(cli("plan", *INPUTS, *fixed, "--json").out)["best"]["parallel"]
+    assert (best["tensor_parallel_size"], best["pipeline_parallel_size"]) == (2, 2)
+    assert best["zero_stage"] in (0, 1)
+
+
+def test_nothing_fits_is_three(cli: Cli) -> None:
+    result = cli("plan", *BIG, "--runtime", "megatron", "--json")
+    assert result.code == 3
+    answer = validate(result.out, "infeasible")
+    assert answer["nearest_miss"]["needed_bytes"] > answer["nearest_miss"]["capacity_bytes"]
+    assert answer["nearest_miss"]["fixes"]
+
+
+SIZES = ("--runtime", "megatron", "--precision", "fp16", "--tensor-parallel-size", "8", "--recompute", "full")
+
+
+def test_a_stated_plan_that_does_not_fit_is_three(cli: Cli) -> None:
+    result = cli("estimate", *BIG, *SIZES, "-o", "plan.json")
+    assert result.code == 3
+    assert "This plan does not fit." in result.out
+    assert "What would fix it" in result.out
+    assert not Path("plan.json").exists()
+    miss = validate(cli("estimate", *BIG, *SIZES, "--json").out, "infeasible")["nearest_miss"]
+    total = sum(term["bytes"] for term in miss["terms"])
+    assert total == pytest.approx(miss["needed_bytes"], rel=0.01)  # the terms are the whole
+
+
+def test_ignoring_memory_is_zero_and_labelled(cli: Cli) -> None:
+    result = cli("estimate", *BIG, *SIZES, "--ignore-memory", "--tokens", "300B")
+    assert result.code == 0
+    assert "memory ignored" in result.out
+    assert "years" in result.out
+    estimate = json.loads(cli("estimate", *BIG, *SIZES, "--ignore-memory", "--json").out)
+    assert (estimate["fits"], estimate["memory_ignored"]) == (False, True)
+
+
+def test_edits_are_accepted_on_request(cli: Cli) -> None:
+    assert cli("plan", *INPUTS, "-o", "plan.json", "--fix", "micro_batch_size=1").code == 0
+    edited = json.loads(Path("plan.json").read_text())
+    edited["training"]["sequence_length"] = 1024
+    Path("edited.json").write_text(json.dumps(edited))
+    assert cli("estimate", "edited.json").code == 2
+    assert cli("estimate", "edited.json", "--accept-edits", "-o", "new.json").code == 0
+    new = load_plan("new.json")
+    assert new.training.sequence_length == 1024
+    assert new.estimate is not None
+    assert new.plan_hash != load_plan("plan.json").plan_hash
+
+
+def test_version_and_help(cli: Cli) -> None:
+    assert cli("--version").out.startswith("meshwright 0.")
+    for command in ((), *((name,) for name in app.COMMANDS)):
+        result = cli(*command, "--help", columns=80)
+        assert result.code == 0
+        assert result.out.startswith("Usage: meshwright")
+
+
+def test_without_arguments_the_help_is_shown(cli: Cli) -> None:
+    result = cli()
+    assert result.code == 2
+    assert "Usage: meshwright" in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ExecutionError("rank 3: out of memory"), 1, "error: rank 3: out of memory"),
+        (KeyError("x"), 1, "error: internal error: KeyError"),
+        (RecursionError("deep"), 1, "internal error"),
+        (OSError(28, "No space left on device", "plan.json"), 1, "error: No space left on device: plan.json"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_goes_wrong_inside(
+    error: BaseException, code: int, words: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("meshwright.planning.plan", fail)
+    result = cli("plan", *INPUTS)
+    assert result.code == code
+    assert words in result.err
+    assert len(result.err.splitlines()) == (1 if words else 0)
+    assert "Traceback" not in result.err
+
+
+def test_debugging_shows_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DEBUG", "1")
+    monkeypatch.setattr("meshwright.planning.plan", lambda *_, **__: 1 / 0)
+    assert "Traceback" in cli("plan", *INPUTS).err
+
+
+def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meshwright.cli.app", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, **options)
+
+
+def test_a_planning_process_imports_no_torch_and_is_light() -> None:
+    """At most the modules it needs: no torch, no transformers, no solver; under 2 s of CPU with the search."""
+    script = (
+        "import resource, sys\n"
+        "from meshwright.cli.app import main\n"
+        f"code = main(['plan', *{INPUTS!r}, '--json'])\n"
+        "usage = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "heavy = {'torch', 'transformers', 'pulp', 'highspy'} & set(sys.modules)\n"
+        "print(code, sorted(heavy), usage.ru_utime + usage.ru_stime, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    json.loads(done.stdout)
+    code, heavy, seconds = done.stderr.splitlines()[-1].split(maxsplit=2)
+    assert (code, heavy) == ("0", "[]")
+    assert float(seconds) < 2.0
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m meshwright.cli.app models list | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_the_module_is_the_command() -> None:
+    done = run_process("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_process("plan", "--colour").returncode == 2
+
+
+def test_numpy_s_thread_setting_is_not_left_behind() -> None:
+    script = "from meshwright.cli.light_numpy import import_numpy; import os; import_numpy(); print(dict(os.environ))"
+    environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True, env=environment
+    )
+    assert "OPENBLAS" not in done.stdout
+
+
+def test_main_takes_the_process_s_arguments(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["meshwright", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("meshwright ")
+
+
+@pytest.mark.distributed
+def test_run_reports_prediction_and_reference(cli: Cli) -> None:
+    small = ("--model", "llama-tiny-demo", "--cluster", "2xcpu", "--global-batch-size", "4", "--sequence-length", "16")
+    assert cli("plan", *small, "--fix", "data_parallel_size=2", "-o", "small.json").code == 0
+    result = cli("run", "small.json", "--steps", "3", "--reference", "-o", "run.json")
+    assert result.code == 0, result.err
+    assert "largest loss difference" in result.out
+    assert "step_time_seconds" in result.out
+    observation = validate(Path("run.json").read_text(), "observation")
+    assert len(observation["losses"]) == 3
+    assert observation["plan_hash"] == load_plan("small.json").plan_hash
