@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import (
     AttentionSpec,
@@ -10,20 +12,30 @@ from costmodel.specs import (
     FeedForwardSpec,
     GemmCurve,
     HostSpec,
+    Infeasible,
     LayerGroup,
     LevelSpec,
     LinkSpec,
     ModelSpec,
     OptimizerSpec,
+    Recommendation,
     RuntimeProfile,
     TrainingSpec,
 )
+from planner.search import search
+from planner.space import Space, declare_space
 
 GIB = 2**30
 
 
 def make_model(
-    *, layers: int = 4, hidden: int = 256, heads: int = 8, key_values: int = 4, feed_forward: int = 768, vocab: int = 1024
+    *,
+    layers: int = 4,
+    hidden: int = 256,
+    heads: int = 8,
+    key_values: int = 4,
+    feed_forward: int = 768,
+    vocab: int = 1024,
 ) -> ModelSpec:
     return ModelSpec(
         name=f"llama-{layers}x{hidden}",
@@ -102,3 +114,32 @@ def make_training(
         precision=profile.precisions[precision],
         optimizer=OptimizerSpec(),
     )
+
+
+def plan_space(
+    *,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    batch: int = 16,
+    sequence: int = 512,
+    runtime: str = "torch",
+    fix: dict[str, str] | None = None,
+    allow: dict[str, str] | None = None,
+) -> Space:
+    """A declared space over small inputs."""
+    profile = load_runtime(runtime)
+    training = make_training(profile, batch=batch, sequence=sequence)
+    return declare_space(model or make_model(), cluster or make_cluster(), training, profile, fix=fix, allow=allow)
+
+
+def answer(space: Space, **options: Any) -> Recommendation | Infeasible:
+    """Search a space."""
+    context = space.context
+    return search(context.model, context.cluster, context.training, context.runtime, space, **options)
+
+
+def recommend(space: Space, **options: Any) -> Recommendation:
+    """Search a space that holds a plan that fits."""
+    found = answer(space, **options)
+    assert isinstance(found, Recommendation)
+    return found
