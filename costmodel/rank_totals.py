@@ -166,7 +166,7 @@ def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk]) -> tuple[Column, Colu
 
 def _pick_sizes(chunks: Sequence[ChunkSizes], index: Column) -> ChunkSizes:
     parts = {}
-    for part in ("root", "head_side", "layers", "last_layer"):
+    for part in _CHUNK_FIELDS:
         sizes = [getattr(chunk, part) for chunk in chunks]
         parts[part] = Sizes(*(pick(index, [getattr(size, name) for size in sizes]) for name in _SIZE_FIELDS))
     return ChunkSizes(**parts)
@@ -176,4 +176,5 @@ def _dot(counts: Sequence[Column], values: Sequence[Column]) -> Column:
     return reduce(np.add, (count * value for count, value in zip(counts, values, strict=True)))
 
 
+_CHUNK_FIELDS = tuple(field.name for field in fields(ChunkSizes))
 _SIZE_FIELDS = tuple(field.name for field in fields(Sizes))

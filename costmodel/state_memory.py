@@ -14,7 +14,8 @@ Runtime ``torch`` (sharding ``fsdp2``). *Plain*: one data-parallel replica and C
       (3) after_init                                           0
       (4) before_reduction, plain                              G local           (after the last micro-batch's backward)
       (5) before_reduction, wrapped, no pipeline: the first group to reduce is the last layer's. Its gradients and those of
-          the head side (final norm, head or tied table) are whole, unsharded, in the compute format:
+          the head side (final norm and head) are whole, unsharded, in the compute format; a tied table has none yet, as
+          autograd first sums its two uses:
               current = C (local of the last layer + local of the head side)
           m = 1                                                current
           m > 1, ZeRO 0 or 1, C = R                            C local           (accumulated in place)
@@ -69,12 +70,13 @@ class StateBytes:
 class ChunkSizes:
     """Sizes of one model chunk.
 
-    ``root``: embedding, final norm and head, the root FSDP group. ``head_side``: the part of it whose gradients exist
-    when the layers' backward begins. ``layers``: all layers; ``last_layer``: one layer of the last kind.
+    ``root``: embedding, final norm and head, the root FSDP group. ``head_side``: final norm and untied head, ``tied``: the
+    token embedding where it is the head. ``layers``: all layers; ``last_layer``: one layer of the last kind.
     """
 
     root: Sizes
     head_side: Sizes
+    tied: Sizes
     layers: Sizes
     last_layer: Sizes
 
@@ -87,14 +89,11 @@ class ChunkSizes:
 def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes:
     """Sizes of the tensors of ``chunk``; a stage with a tied head but no embedding holds its own copy of the table."""
     head_side = sizes.head.times(chunk.head)
-    tied = sizes.token_embedding.times(chunk.head) if model.tie_word_embeddings else None
-    root = sizes.embedding.times(chunk.embedding) + head_side
-    if tied is not None:
-        root += tied.times(1 - chunk.embedding)
-        head_side += tied
+    tied = sizes.token_embedding.times(chunk.head * model.tie_word_embeddings)
+    root = sizes.embedding.times(chunk.embedding) + head_side + tied.times(1 - chunk.embedding)
     layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     last = [size.times(count > 0) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
-    return ChunkSizes(root, head_side, reduce(Sizes.__add__, layers), _last_present(last))
+    return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), _last_present(last))
 
 
 def is_wrapped(training: TrainingSpec, data_parallel_size: int) -> bool:

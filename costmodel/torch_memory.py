@@ -1,30 +1,33 @@
 """Memory of one device under runtime ``torch``, term by term, as columns over candidates.
 
-Bytes per element as in state_memory.py; K_c, A_c from rank_totals.py; W the widest gradients of one layer's backward, B what
-recomputation makes again of it (activation_memory.py). The peak of forward and backward is the largest of four instants:
+Bytes per element as in state_memory.py; K_c, A_c from rank_totals.py; W the widest gradients of one layer's backward, B
+what recomputation makes again of it (activation_memory.py). The peak of forward and backward is the largest of
 
-    (1) loss: sum K_c A_c is kept and the head's logits live
-    (2) first backward: sum K_c A_c + B + W; the last layer's gradients form
-    (3) last backward: one micro-batch of the last chunk less but its first layer, + B + W; all gradients exist
-    (4) reduction of the root FSDP group (embedding, final norm, head) or, under a pipeline, of the largest group
+    (1) loss              sum K_c A_c kept, the head's logits; gradients of earlier micro-batches
+    (2) first backward    sum K_c A_c + B + W; (1)'s gradients + those of the head side and a tied table
+    (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter input
+    (4) last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
+                          layers, the root group's as in (2); the previous layer's reduce-scatter input
+    (5) last reduction    no activations, all gradients; the largest group's reduce-scatter input and whole gradients
 
-Gradients at (1) are those of earlier micro-batches, if any: G padded where they are reduced as they come (ZeRO 2 and 3
-without a pipeline), else R local; (2) adds those of the last layer and the head side in the compute format, unless they are
-accumulated in place; (3) and (4) hold G padded, under a pipeline R local, + those of one layer or of the root.
+Gradients of earlier micro-batches (if m v > K): G padded where they are reduced as they come (ZeRO 2 and 3 without a
+pipeline), else R local. Those that form are in the compute format and count only where they are not added to them in
+place. Finished ones: G padded, under a pipeline or without a wrapper R local; when interleaved chunks are all in flight
+(m v = K) (4) has those of the last chunk alone.
 
-    (5) gathered copies, C per gathered element (none without a wrapper): ZeRO 0 to 2: everything. ZeRO 3: the root group and
-        two layers (current and prefetched), one at (3); with several chunks, and at (3) under any pipeline, everything,
-        because torch's schedules do not free what backward gathered
-    (6) hpZ: at (1) and (2) the layers' gathered copies / k
-    (7) a reduce-scatter's input, R per gathered element of its group: at (3) the previous layer's, as far as it exceeds what
-        that layer's backward has freed also at (2); at (4) the group's
-    (8) receive buffers of a pipeline, m per direction and chunk, kept over steps, and the outputs sent but not yet gone
+    (6) gathered copies, C per gathered element (none without a wrapper). At (1) to (3): everything; under ZeRO 3 with
+        one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
+        goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward
+    (7) hpZ: at (1) to (3) the layers' gathered copies / k
+    (8) reduce-scatter input: R per gathered element of its group; under a pipeline only at (5)
+    (9) receive buffers of a pipeline, m per direction and chunk, kept over steps, and the outputs sent but not yet gone
         backward; a received input that the first layer keeps is counted once
 
-Phases init and optimizer hold parameters, the latter also gradients (G padded) and optimizer state: the optimizer is fused.
+Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused.
 
-Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives}.py (one group prefetched, one
-reduce-scatter input in flight), torch/distributed/pipelining/stage.py (`_create_act_recv_info`).
+Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives}.py (one group prefetched,
+one reduce-scatter input in flight), torch/distributed/pipelining/stage.py (`_create_act_recv_info`). Which storages are
+alive when was followed operation by operation; tests/costmodel/test_memory_torch.py holds measured peaks.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from costmodel.rank_totals import (
     rank_totals,
 )
 from costmodel.runtimes.grid import Grid
-from costmodel.shard_sizes import Column
+from costmodel.shard_sizes import Column, Sizes
 from costmodel.specs import ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
 from costmodel.state_memory import ADAM_STEP_BYTES
@@ -62,11 +65,19 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
     parameters = {"parameters": rank.totals.sizes.padded * inputs.bytes_of("parameter")}
     optimizer_state = {"optimizer_state": rank.optimizer_state}
     buffers = {"pipeline_buffers": rank.receive_buffers}
-    peak = largest([rank.loss(), rank.first_backward(), rank.last_backward(), rank.reduction()])
+    peak = largest(
+        [
+            rank.loss(),
+            rank.first_backward(),
+            rank.first_reduction(),
+            rank.last_backward(),
+            rank.last_reduction(),
+        ]
+    )
     return {
         "init": parameters,
         "forward_backward": {**parameters, **optimizer_state, **peak},
-        "optimizer": {**parameters, "gradients": rank.shards, **optimizer_state, **buffers},
+        "optimizer": {**parameters, "gradients": rank.after_step, **optimizer_state, **buffers},
     }
 
 
@@ -107,30 +118,35 @@ class _Rank:
         return self.totals.sizes.padded * self.inputs.bytes_of("gradient")
 
     @property
+    def after_step(self) -> Column:
+        """Gradients in the optimizer step."""
+        return np.where(self.wrapped == 1, self.shards, self.unreduced)
+
+    @property
     def unreduced(self) -> Column:
         return self.totals.sizes.local * self.inputs.bytes_of("reduce")
 
-    @property
-    def forming(self) -> Column:
-        """Gradients of the last layer and the head side as autograd makes them."""
-        last = self.totals.last
-        return (last.head_side.local + last.last_layer.local) * self.inputs.bytes_of("compute")
-
-    @property
-    def layer_gradients(self) -> Column:
-        return self.totals.last.last_layer.local * self.inputs.bytes_of("compute")
-
-    @property
-    def accumulated(self) -> Column:
-        """Gradients of earlier micro-batches."""
-        held = np.where(self.reduced_each == 1, self.shards, self.unreduced)
+    def accumulated(self, sizes: Sizes) -> Column:
+        """Gradients of ``sizes`` from earlier micro-batches."""
+        shards = sizes.padded * self.inputs.bytes_of("gradient")
+        held = np.where(self.reduced_each == 1, shards, sizes.local * self.inputs.bytes_of("reduce"))
         return held * self.totals.earlier
 
+    def forming(self, sizes: Sizes) -> Column:
+        """Gradients of ``sizes`` as autograd makes them, unless they are added in place to earlier ones."""
+        in_place = self.inputs.bytes_of("compute") == self.inputs.bytes_of("reduce")
+        fresh = 1 - self.totals.earlier * (1 - self.reduced_each) * in_place
+        return sizes.local * self.inputs.bytes_of("compute") * fresh
+
     @property
-    def finished(self) -> Column:
-        """Gradients when the step's backward is over but for one group."""
-        kept = (self.pipeline == 1) | (self.wrapped == 0)
-        return np.where(kept, self.unreduced, self.shards)
+    def head_side(self) -> Sizes:
+        return self.totals.last.head_side + self.totals.last.tied
+
+    def finished(self, sizes: Sizes) -> Column:
+        """Gradients of ``sizes`` when the step's backward is over."""
+        whole = (self.pipeline == 1) | (self.wrapped == 0)
+        reduced = sizes.padded * self.inputs.bytes_of("gradient")
+        return np.where(whole, sizes.local * self.inputs.bytes_of("reduce"), reduced)
 
     @property
     def boundary(self) -> Column:
@@ -140,86 +156,98 @@ class _Rank:
 
     @property
     def receive_buffers(self) -> Column:
-        """Equation (8) without the outputs in flight."""
+        """Equation (9) without the outputs in flight."""
         tensors = (self.totals.received + self.totals.sent) * self.grid.num_micro_batches
         return self.pipeline * tensors * self.boundary
 
     def pipeline_buffers(self) -> Column:
-        """Equation (8)."""
+        """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") == 4
         shared = (self.grid.recompute == FULL_RECOMPUTE) | norm_keeps_input
         tensors = self.totals.sent_in_flight - shared * self.totals.received_in_flight
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
-    def gathered(self, layers: int) -> Column:
-        """Equation (5) with the root group and ``layers`` layers gathered under ZeRO 3."""
+    def gathered(self, *, last_micro_batch_ends: bool = False) -> Column:
+        """Equation (6)."""
         last = self.totals.last
+        layers = 1 if last_micro_batch_ends else 2
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
-        resharded = (self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1)
-        if layers == 1:
-            resharded &= self.pipeline == 0
+        if last_micro_batch_ends:
+            resharded = self.pipeline == 0
+        else:
+            resharded = (self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1)
         elements = np.where(resharded, some, self.totals.sizes.gathered)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     def second_shards(self) -> Column:
-        """Equation (6)."""
+        """Equation (7)."""
         groups = np.maximum(self.grid.hierarchical_partition_size, 1)
         copy = self.totals.layer_sizes.gathered * self.inputs.bytes_of("compute") // groups
         return copy * (self.grid.hierarchical_partition_size > 0)
 
     def scatter_input(self, elements: Column) -> Column:
-        """Equation (7)."""
+        """Equation (8)."""
         return elements * self.wrapped * self.inputs.bytes_of("reduce")
 
     def loss(self) -> Terms:
         """Equation (1)."""
         return {
-            "gradients": self.accumulated,
+            "gradients": self.accumulated(self.totals.sizes),
             "activations": self.totals.in_flight,
             "logits": self.totals.logits,
-            "gathered_parameters": self.gathered(2),
+            "gathered_parameters": self.gathered(),
             "hierarchical_shards": self.second_shards(),
             "pipeline_buffers": self.pipeline_buffers(),
         }
 
     def first_backward(self) -> Terms:
         """Equation (2)."""
-        in_place = self.inputs.bytes_of("compute") == self.inputs.bytes_of("reduce")
-        fresh = 1 - self.totals.earlier * (1 - self.reduced_each) * in_place
-        scattered = self.scatter_input(self.totals.last.last_layer.gathered) * (1 - self.pipeline)
         return {
-            "gradients": self.accumulated + self.forming * fresh,
+            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side),
             "activations": self.totals.in_flight,
             "recompute_working_set": self.totals.recomputed,
             "backward_working_set": self.totals.backward,
-            "gathered_parameters": self.gathered(2),
+            "gathered_parameters": self.gathered(),
             "hierarchical_shards": self.second_shards(),
-            "communication_buffers": np.maximum(scattered - self.totals.layer, 0),
+            "pipeline_buffers": self.pipeline_buffers(),
+        }
+
+    def first_reduction(self) -> Terms:
+        """Equation (3)."""
+        last = self.totals.last
+        return {
+            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side + last.last_layer),
+            "activations": self.totals.in_flight - self.totals.layer,
+            "gathered_parameters": self.gathered(),
+            "hierarchical_shards": self.second_shards(),
+            "communication_buffers": self.scatter_input(last.last_layer.gathered) * (1 - self.pipeline),
             "pipeline_buffers": self.pipeline_buffers(),
         }
 
     def last_backward(self) -> Terms:
-        """Equation (3)."""
-        scattered = self.scatter_input(self.totals.last.last_layer.gathered) * (1 - self.pipeline)
+        """Equation (4)."""
+        last, totals = self.totals.last, self.totals
+        alone = (totals.earlier == 0) & (self.grid.num_model_chunks > 1)
+        layers = np.where(alone, self.finished(last.layers), self.finished(totals.layer_sizes))
+        root = np.where(self.pipeline == 1, self.finished(last.root), self.accumulated(last.root))
         return {
-            "gradients": self.finished + self.layer_gradients * self.wrapped,
-            "activations": self.totals.in_flight - self.totals.micro_batch + self.totals.layer,
-            "recompute_working_set": self.totals.recomputed,
-            "backward_working_set": self.totals.backward,
-            "gathered_parameters": self.gathered(1),
-            "communication_buffers": scattered,
+            "gradients": layers - self.finished(last.last_layer) + root + self.forming(self.head_side),
+            "activations": totals.in_flight - totals.micro_batch + totals.layer,
+            "recompute_working_set": totals.recomputed,
+            "backward_working_set": totals.backward,
+            "gathered_parameters": self.gathered(last_micro_batch_ends=True),
+            "communication_buffers": self.scatter_input(last.last_layer.gathered) * (1 - self.pipeline),
             "pipeline_buffers": self.pipeline_buffers(),
         }
 
-    def reduction(self) -> Terms:
-        """Equation (4); the root group is resharded before it is reduced, the layers only without a pipeline."""
+    def last_reduction(self) -> Terms:
+        """Equation (5); a group is resharded before it is reduced, under a pipeline the others are not."""
         last, totals = self.totals.last, self.totals
-        group = np.maximum(last.root.gathered, last.last_layer.gathered * self.pipeline)
-        root = last.root.local * self.inputs.bytes_of("compute") * (1 - self.pipeline)
+        whole = np.maximum(last.root.local, last.last_layer.local) * self.inputs.bytes_of("compute")
         layers = totals.layer_sizes.gathered * self.inputs.bytes_of("compute") * self.pipeline
         return {
-            "gradients": self.finished + root * self.wrapped,
+            "gradients": self.finished(totals.sizes) + whole * self.wrapped * (1 - self.pipeline),
             "gathered_parameters": layers * self.wrapped,
-            "communication_buffers": self.scatter_input(group),
+            "communication_buffers": self.scatter_input(np.maximum(last.root.gathered, last.last_layer.gathered)),
             "pipeline_buffers": self.receive_buffers,
         }
