@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from costmodel.specs import (
     Estimate,
@@ -49,7 +53,28 @@ def estimate(plan: Plan | Recommendation | str | Path, *, ignore_memory: bool = 
     plan = load_plan(plan)
     runtime = resolve_runtime(plan.runtime.name)
     check_rules(plan, runtime)
-    return estimate_plan(plan, runtime, ignore_memory=ignore_memory)
+    with refuse_infinite():
+        return estimate_plan(plan, runtime, ignore_memory=ignore_memory)
+
+
+@contextmanager
+def refuse_infinite() -> Iterator[None]:
+    """Turn a prediction that is no finite number into the input error that it is.
+
+    Raises:
+        InputError: when a rate or latency of the input is so far from any machine that times overflow.
+    """
+    import numpy as np
+
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except ValidationError as error:
+        if not any(problem["type"] == "finite_number" for problem in error.errors()):
+            raise
+        raise InputError(
+            "the prediction is not a finite number: a rate, latency or size of the cluster or model is out of any range"
+        ) from None
 
 
 def with_estimate(plan: Plan, made: Estimate) -> Plan:

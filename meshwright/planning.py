@@ -17,7 +17,7 @@ from costmodel.specs import (
     Recommendation,
     RuntimeProfile,
 )
-from meshwright.estimating import check_rules
+from meshwright.estimating import check_rules, refuse_infinite
 from meshwright.inputs import make_training, parse_tokens, resolve_cluster, resolve_model, resolve_runtime
 from meshwright.version import __version__
 
@@ -87,7 +87,8 @@ def plan(
         fix={axis: _word(value) for axis, value in (fix or {}).items()},
         allow={axis: _words(values) for axis, values in (allow or {}).items()},
     )
-    answer = search(model, cluster, training, runtime, space, top=top, total_tokens=total_tokens)
+    with refuse_infinite():
+        answer = search(model, cluster, training, runtime, space, top=top, total_tokens=total_tokens)
     if isinstance(answer, Infeasible):
         return answer
     return answer.model_copy(
