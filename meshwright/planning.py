@@ -63,8 +63,7 @@ def plan(
     Raises:
         InputError: for wrong input, among it a fixed size that breaks a rule by itself.
     """
-    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MAX_TOP:
-        raise InputError(f"top is {top}; needed a whole number from 1 to {_MAX_TOP}")
+    _check_top(top)
     total_tokens = None if tokens is None else parse_tokens(tokens)
     model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
     training = make_training(
@@ -79,25 +78,13 @@ def plan(
     from planner.search import search
     from planner.space import declare_space
 
-    space = declare_space(
-        model,
-        cluster,
-        training,
-        runtime,
-        fix={axis: _word(value) for axis, value in (fix or {}).items()},
-        allow={axis: _words(values) for axis, values in (allow or {}).items()},
-    )
+    context = (model, cluster, training, runtime)
+    stated = {axis: _word(value) for axis, value in (fix or {}).items()}
+    allowed = {axis: _words(values) for axis, values in (allow or {}).items()}
+    space = declare_space(*context, fix=stated, allow=allowed)
     with refuse_infinite():
-        answer = search(model, cluster, training, runtime, space, top=top, total_tokens=total_tokens)
-    if isinstance(answer, Infeasible):
-        return answer
-    return answer.model_copy(
-        update={
-            "best": _with_provenance(answer.best, command),
-            "alternatives": tuple(_with_provenance(other, command) for other in answer.alternatives),
-            "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(answer.best)))),
-        }
-    )
+        answer = search(*context, space, top=top, total_tokens=total_tokens)
+    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command)
 
 
 def make_plan(
@@ -163,6 +150,21 @@ def notices(plan: Plan) -> tuple[str, ...]:
     return config_notices(plan.model.hf_config)
 
 
+def _check_top(top: object) -> None:
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MAX_TOP:
+        raise InputError(f"top is {top}; needed a whole number from 1 to {_MAX_TOP}")
+
+
+def _with_origin(answer: Recommendation, command: str) -> Recommendation:
+    return answer.model_copy(
+        update={
+            "best": _with_provenance(answer.best, command),
+            "alternatives": tuple(_with_provenance(other, command) for other in answer.alternatives),
+            "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(answer.best)))),
+        }
+    )
+
+
 def _with_provenance(plan: Plan, command: str) -> Plan:
     found = plan.provenance or Provenance(meshwright_version=__version__)
     update = {"meshwright_version": __version__, "command": command or found.command}
@@ -173,6 +175,8 @@ def _word(value: object) -> str:
     """A value of an axis as a person writes it."""
     if value is None:
         return "off"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_word(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,165 @@
+"""The verbs as functions: the same semantics as the commands, on specs, names and files alike."""
+
+from pathlib import Path
+
+import pytest
+from sample_documents import sample_plan
+
+import meshwright
+from costmodel.specs import Observation
+from meshwright import (
+    Infeasible,
+    InputError,
+    Plan,
+    Recommendation,
+    compare,
+    estimate,
+    explain,
+    load_cluster,
+    load_model,
+    load_runtime,
+    make_plan,
+    plan,
+    save_plan,
+    training_duration,
+)
+from meshwright.running import loss_difference, require_torch
+
+BATCH = {"global_batch_size": 64, "sequence_length": 2048}
+
+
+@pytest.fixture(scope="module")
+def answer() -> Recommendation:
+    found = plan("llama-3-8b", "8xH100-SXM", **BATCH, top=3, tokens="1T")
+    assert isinstance(found, Recommendation)
+    return found
+
+
+def test_names_and_specs_give_the_same_answer(answer: Recommendation) -> None:
+    same = plan(load_model("llama-3-8b"), load_cluster("8xH100-SXM"), runtime=load_runtime("torch"), **BATCH, top=3)
+    assert isinstance(same, Recommendation)
+    assert same.best.plan_hash == answer.best.plan_hash
+
+
+def test_the_best_plan_can_be_stated_and_costs_the_same(answer: Recommendation) -> None:
+    best = answer.best
+    stated = make_plan(
+        "llama-3-8b",
+        "8xH100-SXM",
+        sizes=best.parallel.model_dump(),
+        recompute=best.stages[0].recompute.kind,
+        **BATCH,
+    )
+    assert stated.plan_hash == best.plan_hash
+    assert estimate(stated) == best.estimate == estimate(answer)
+
+
+def test_a_file_is_as_good_as_a_plan(answer: Recommendation, tmp_path: Path) -> None:
+    path = save_plan(answer.best, tmp_path / "plan.yaml")
+    assert estimate(path) == estimate(answer.best)
+    assert explain(path, search=False) == explain(answer.best, search=False)
+
+
+def test_alternatives_are_slower_and_top_counts_the_best(answer: Recommendation) -> None:
+    steps = [found.estimate.step_time_seconds.value for found in (answer.best, *answer.alternatives) if found.estimate]
+    assert len(steps) <= 3
+    assert steps == sorted(steps)
+
+
+def test_the_duration_is_steps_times_step_time(answer: Recommendation) -> None:
+    """1e12 tokens / (64 x 2048) = 7,629,394.5, so 7,629,395 steps."""
+    assert answer.duration is not None
+    assert answer.best.estimate is not None
+    assert answer.duration.num_steps == 7_629_395
+    assert answer.duration.seconds == pytest.approx(7_629_395 * answer.best.estimate.step_time_seconds.value)
+    assert answer.duration == training_duration(answer.best, 10**12)
+
+
+def test_axes_take_python_values() -> None:
+    fixed = {
+        "tensor_parallel_size": 2,
+        "sequence_parallel": True,
+        "pipeline_parallel_size": 2,
+        "layers_per_stage": (15, 17),
+        "hierarchical_partition_size": None,
+    }
+    found = plan(
+        "llama-3-8b", "8xH100-SXM", **BATCH, fix=fixed, allow={"zero_stage": [0, 1], "micro_batch_size": "1,2"}
+    )
+    assert isinstance(found, Recommendation)
+    parallel = found.best.parallel
+    assert (parallel.tensor_parallel_size, parallel.sequence_parallel, parallel.pipeline_parallel_size) == (2, True, 2)
+    assert parallel.zero_stage in (0, 1)
+    assert parallel.micro_batch_size in (1, 2)
+    assert [stage.num_layers for stage in found.best.stages][-1] == 17
+
+
+def test_infeasible_is_data() -> None:
+    found = plan("llama-3-70b", "1xL4", global_batch_size=1, sequence_length=128)
+    assert isinstance(found, Infeasible)
+    assert found.nearest_miss is not None
+    assert found.nearest_miss.needed_bytes > found.nearest_miss.capacity_bytes
+
+
+def test_an_estimate_tells_whether_it_fits() -> None:
+    big = make_plan("llama-3-70b", "1xL4", global_batch_size=1, sequence_length=128)
+    made = estimate(big)
+    assert (made.fits, made.memory_ignored) == (False, False)
+    ignored = estimate(big, ignore_memory=True)
+    assert (ignored.fits, ignored.memory_ignored) == (False, True)
+    assert ignored.step_time_seconds == made.step_time_seconds
+
+
+def test_a_stated_plan_must_keep_the_rules() -> None:
+    with pytest.raises(InputError, match="zero_stage"):
+        make_plan("llama-3-8b", "8xH100-SXM", sizes={"data_parallel_shard_size": 8}, **BATCH)
+
+
+def test_a_plan_is_explained_beside_its_rivals(answer: Recommendation) -> None:
+    other = answer.alternatives[-1]
+    sentences = explain(other)
+    assert sentences[-1].section == "search"
+    assert other.estimate is not None
+    assert answer.best.estimate is not None
+    slower = other.estimate.step_time_seconds.value / answer.best.estimate.step_time_seconds.value - 1
+    assert f"{slower:+.1%}" in sentences[-1].sentence
+    assert {sentence.section for sentence in explain(answer.best)} >= {"guide", "neighbours", "certificate"}
+
+
+def test_dropout_in_the_config_is_said() -> None:
+    found = plan("gpt2", "1xH100-SXM", global_batch_size=8, sequence_length=512)
+    assert isinstance(found, Recommendation)
+    assert any("dropout 0.1" in warning for warning in found.warnings)
+
+
+def test_compare_holds_prediction_against_measurement() -> None:
+    predicted = sample_plan(8.0).estimate
+    assert predicted is not None
+    comparison = compare(predicted, Observation(source="a run", step_time_seconds=10.0))
+    assert comparison.fields[0].relative_error == pytest.approx(-0.2)
+
+
+def test_loss_difference_is_the_largest() -> None:
+    left, right = (Observation(source="x", losses=losses) for losses in ((3.0, 2.0, 1.0), (3.0, 2.25, 0.9)))
+    assert loss_difference(left, right) == pytest.approx(0.25)
+    with pytest.raises(InputError, match="found 3 steps, and 2"):
+        loss_difference(left, Observation(source="x", losses=(1.0, 2.0)))
+
+
+def test_without_the_run_extra_the_way_to_get_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"pip install 'meshwright\[run\]'"):
+        require_torch()
+
+
+def test_provenance_names_the_version_and_the_command() -> None:
+    made = make_plan("gpt2", "1xH100-SXM", global_batch_size=8, sequence_length=512, command="by hand")
+    assert isinstance(made, Plan)
+    assert made.provenance is not None
+    assert (made.provenance.meshwright_version, made.provenance.command) == (meshwright.__version__, "by hand")
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, True, 10**9])
+def test_top_is_a_sane_number(top: object) -> None:
+    with pytest.raises(InputError, match="top is"):
+        plan("gpt2", "1xH100-SXM", global_batch_size=8, sequence_length=512, top=top)  # type: ignore[arg-type]
