@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, RecomputeKind
-from costmodel.runtimes.rules import RuleContext, evaluate
+from costmodel.runtimes.rules import RuleContext, divisors, evaluate
 from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
 from planner.candidates import GIB, device_bytes
 from planner.enumeration import (
@@ -23,7 +23,7 @@ from planner.enumeration import (
 from planner.evaluation import Search, exact_seconds
 from planner.space import Space
 
-_MAX_CLIMBS = 4
+_MAX_CLIMBS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
     """Price every step away from the best plan.
 
     Where a budget ended the search early, a neighbour inside the space may be faster: it then becomes the best
-    and its own neighbours are looked at, a few times at most.
+    and its own neighbours are looked at.
     """
     for _ in range(_MAX_CLIMBS):
         row = found.best()
@@ -109,9 +109,17 @@ def _data_axes(replicate: int, shard: int, stage: int, partition: int | None) ->
 
 
 def _with_data(parallel: ParallelConfig, data: int, **changes: Any) -> ParallelConfig:
-    """Change sizes and give the data-parallel axes ``data`` devices; the batch stays whole where it can."""
-    share = parallel.num_micro_batches * parallel.data_parallel_size
-    return _changed(parallel, **_data_sizes(parallel, data), num_micro_batches=max(1, share // data), **changes)
+    """Change sizes and give the data-parallel axes ``data`` devices; a micro-batch too large for its share shrinks."""
+    batch = parallel.micro_batch_size * parallel.num_micro_batches * parallel.data_parallel_size
+    share = max(1, batch // data)
+    micro = max(size for size in divisors(share) if size <= parallel.micro_batch_size)
+    return _changed(
+        parallel,
+        **_data_sizes(parallel, data),
+        micro_batch_size=micro,
+        num_micro_batches=share // micro,
+        **changes,
+    )
 
 
 def _changed(parallel: ParallelConfig, **changes: Any) -> ParallelConfig:

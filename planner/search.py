@@ -1,11 +1,7 @@
 """Find the fastest plan of a declared space and say how good the answer is.
 
-Rules, memory and a lower bound on the step time are evaluated for every candidate at once. The exact step time T
-replaces bounds, smallest first, until no bound left is below the best T:
-
-    U = min T over candidates evaluated exactly
-    L = min(U, min bound over candidates that fit and were not evaluated)
-    gap = (U - L) / U                                                              (1)
+Rules, memory and a lower bound on the step time are evaluated for every candidate at once. The exact step time
+replaces bounds, smallest first, until no bound left is below the best time found (certificate.py says what is proven).
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import time
 import numpy as np
 
 from costmodel.specs import (
-    Certificate,
     ClusterSpec,
     Infeasible,
     ModelSpec,
@@ -25,12 +20,13 @@ from costmodel.specs import (
 )
 from planner.candidates import sift
 from planner.cautions import find_cautions
+from planner.certificate import make_certificate
 from planner.duration import training_duration
 from planner.evaluation import Search, fastest_by_layout, layouts
 from planner.guide import guide
 from planner.infeasible import explain_infeasible
 from planner.neighbours import find_neighbours
-from planner.space import Space, describe_space
+from planner.space import Space
 
 NODE_BUDGET = 400_000
 _LAYOUT_BUDGET = 60_000
@@ -84,7 +80,7 @@ def search(
         alternatives=tuple(found.plan(other) for other in ranking[1 : max(1, top)]),
         ties=_ties(found, ranking),
         rejections=candidates.rejections,
-        certificate=_certificate(space, found, seconds=time.perf_counter() - started),
+        certificate=make_certificate(space, found, seconds=time.perf_counter() - started),
         guide=advice,
         neighbours=neighbours,
         warnings=find_cautions(space, found),
@@ -111,28 +107,3 @@ def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
     limit = fastest * (1 + found.candidates.context.runtime.error_band)
     close = sorted((row for row in ranking[1:] if found.lower[row] <= limit), key=lambda row: found.order[row])
     return tuple(f"{found.candidates.summary(row)}: {found.lower[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])
-
-
-def _certificate(space: Space, found: Search, *, seconds: float) -> Certificate:
-    """Equation (1) and the counts, which add up to the candidates when nothing is left open."""
-    candidates, open_rows = found.candidates, found.open_rows()
-    evaluated = int(found.exact.sum())
-    upper = float(found.lower[found.best()])
-    lower = min(upper, float(found.lower[open_rows].min(initial=np.inf)))
-    gap = (upper - lower) / upper
-    statement = f"optimal over the declared space under this cost model, gap {gap:.2%}"
-    if len(open_rows):
-        statement += f" ({len(open_rows):,} candidates with a bound below the best step time were not evaluated)"
-    return Certificate(
-        space=describe_space(space),
-        candidates=candidates.total,
-        rejected_by_rule=candidates.rejected_by_rule,
-        rejected_by_memory=candidates.rejected_by_memory,
-        pruned_by_bound=int(candidates.fits.sum()) - evaluated - len(open_rows),
-        evaluated=evaluated,
-        upper_seconds=upper,
-        lower_seconds=lower,
-        gap=gap,
-        search_seconds=seconds,
-        statement=statement,
-    )

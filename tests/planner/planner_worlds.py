@@ -72,6 +72,7 @@ def make_cluster(
     memory_bytes: int = 80 * GIB,
     inside: float = 200e9,
     between: float = 25e9,
+    latency: float = 1e-5,
     flops: float = 300e12,
 ) -> ClusterSpec:
     device = DeviceSpec(
@@ -87,9 +88,11 @@ def make_cluster(
         attention_fraction=0.5,
         launch_seconds=5e-6,
     )
-    levels = [LevelSpec(name="node", size=per_node, link=make_link("inside", inside))]
+    levels = [LevelSpec(name="node", size=per_node, link=make_link("inside", inside, latency))]
     if nodes > 1:
-        levels.append(LevelSpec(name="cluster", size=nodes, link=make_link("between", between), ports=per_node))
+        levels.append(
+            LevelSpec(name="cluster", size=nodes, link=make_link("between", between, latency), ports=per_node)
+        )
     return ClusterSpec(
         name=f"{nodes}x{per_node}xTestGPU",
         device=device,

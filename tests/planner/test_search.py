@@ -17,6 +17,7 @@ from costmodel.memory import grid_peak_bytes
 from costmodel.runtimes.rules import check, obeys_rules
 from costmodel.specs import Infeasible, Plan, Recommendation
 from planner.candidates import sift
+from planner.certificate import make_certificate
 from planner.evaluation import Search, group_rows
 from planner.space import Space
 
@@ -175,21 +176,30 @@ def test_top_limits_the_plans_shown() -> None:
     assert len(recommend(space, top=3).alternatives) == 2
 
 
-def test_a_small_budget_leaves_an_honest_gap() -> None:
-    # With no graph nodes to spend, the answer is a feasible plan and L still bounds the true optimum.
-    _, plans, _ = world("two nodes, slow link")
+def test_an_unfinished_search_leaves_an_honest_gap() -> None:
+    # Evaluate one poor candidate only: U is its time, and L still bounds the true optimum from below.
+    space, plans, _ = world("two nodes, slow link")
     truth = min(seconds(plan) for plan in plans if fits(plan))
-    limited = recommend(
-        plan_space(
-            **WORLDS["two nodes, slow link"],
-        ),
-        node_budget=0,
-    )
-    certificate = limited.certificate
-    assert certificate.lower_seconds <= truth * (1 + 1e-9)
-    assert certificate.upper_seconds >= truth * (1 - 1e-9)
+    found = Search(sift(space), 0)
+    worst = int(np.argmax(np.where(np.isfinite(found.lower), found.lower, 0)))
+    found.refine(np.array([worst]))
+    certificate = make_certificate(space, found, seconds=0.0)
+    assert certificate.upper_seconds > truth
+    assert 0 < certificate.lower_seconds <= truth * (1 + 1e-9)
     assert certificate.gap == pytest.approx(1 - certificate.lower_seconds / certificate.upper_seconds)
-    assert f"gap {certificate.gap:.2%}" in certificate.statement
+    assert certificate.gap > 0
+    assert certificate.evaluated == 1
+    open_rows = certificate.candidates - certificate.rejected_by_rule - certificate.rejected_by_memory
+    open_rows -= certificate.pruned_by_bound + 1
+    assert f"gap {certificate.gap:.2%} ({open_rows:,} candidates" in certificate.statement
+
+
+def test_a_budget_of_nothing_still_gives_a_plan_that_fits() -> None:
+    space, plans, _ = world("two nodes, slow link")
+    truth = min(seconds(plan) for plan in plans if fits(plan))
+    limited = recommend(space, node_budget=0)
+    assert fits(limited.best)
+    assert limited.certificate.lower_seconds <= truth * (1 + 1e-9) <= limited.certificate.upper_seconds * (1 + 2e-9)
 
 
 def test_fastest_of_a_subset_equals_brute_force() -> None:

@@ -1,0 +1,70 @@
+"""Warnings appear when their condition holds, with its numbers, and not otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from planner_worlds import GIB, make_cluster, make_model, plan_space, recommend
+
+from planner.cautions import BORDERLINE_FRACTION, BUBBLE_FRACTION
+
+LARGE = make_model(layers=8, hidden=1024, heads=8, key_values=8, feed_forward=4096, vocab=32000)
+
+
+def test_an_ordinary_plan_has_no_warning() -> None:
+    assert recommend(plan_space()).warnings == ()
+
+
+def test_idle_devices_are_named() -> None:
+    found = recommend(plan_space(cluster=make_cluster(per_node=7)))
+    assert found.best.num_devices_used == 6
+    assert any("1 of 7 devices stay idle" in warning for warning in found.warnings)
+
+
+def test_a_borderline_plan_names_a_safer_one() -> None:
+    ample = recommend(plan_space(model=LARGE))
+    assert ample.best.estimate is not None
+    exact = ample.best.estimate.peak_memory_bytes.device
+    found = recommend(plan_space(model=LARGE, cluster=make_cluster(memory_bytes=int(exact / 0.95))))
+    assert found.best.estimate is not None
+    share = found.best.estimate.peak_memory_bytes.device / found.best.estimate.memory_capacity_bytes
+    assert share > BORDERLINE_FRACTION
+    (warning,) = [text for text in found.warnings if "borderline" in text]
+    assert f"{share:.1%}" in warning
+    assert "safer: " in warning or "no plan of the space stays below" in warning
+
+
+def test_a_large_bubble_is_named() -> None:
+    # 4 micro-batches on 4 stages: bubble (p - 1)/(m + p - 1) = 43% (arXiv 2104.04473, section 2.2.1).
+    fix = {
+        "pipeline_parallel_size": "4",
+        "pipeline_schedule": "1f1b",
+        "num_micro_batches": "4",
+        "data_parallel_size": "1",
+    }
+    found = recommend(plan_space(cluster=make_cluster(per_node=4), fix=fix))
+    assert found.best.estimate is not None
+    total = found.best.estimate.step_time_seconds.value
+    bubble = sum(term.exposed_seconds for term in found.best.estimate.terms if term.name == "bubble")
+    assert bubble / total > BUBBLE_FRACTION
+    assert any("pipeline bubble: 4 micro-batches for 4 stages" in text for text in found.warnings)
+
+
+def test_zero3_over_a_slow_link_is_named() -> None:
+    fix = {"zero_stage": "3", "data_parallel_shard_size": "8", "hierarchical_partition_size": "off"}
+    slow = recommend(plan_space(model=LARGE, cluster=make_cluster(nodes=2, per_node=4, between=1e8), fix=fix))
+    assert any("ZeRO-3 gathers parameters over between" in text for text in slow.warnings)
+    inside = recommend(plan_space(model=LARGE, cluster=make_cluster(per_node=8, inside=1e8), fix=fix))
+    assert not any("ZeRO-3 gathers" in text for text in inside.warnings)
+
+
+def test_zero_on_one_device_is_normalised_with_a_warning() -> None:
+    found = recommend(plan_space(cluster=make_cluster(per_node=1), fix={"zero_stage": "3"}))
+    assert found.best.parallel.zero_stage == 0
+    assert any("normalised to zero_stage 0" in text for text in found.warnings)
+    assert not any("normalised" in text for text in recommend(plan_space(fix={"zero_stage": "3"})).warnings)
+
+
+@pytest.mark.parametrize(("sequence", "warned"), [(4096, False), (8192, True)])
+def test_rotary_positions_beyond_the_configured_ones_are_named(sequence: int, warned: bool) -> None:
+    found = recommend(plan_space(sequence=sequence, cluster=make_cluster(memory_bytes=200 * GIB), batch=8))
+    assert any("exceeds the 4096 positions" in text for text in found.warnings) == warned
