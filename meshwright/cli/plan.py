@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,10 @@ from meshwright.cli import options
 from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
 from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
+
+_PASSED_ON = (
+    "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "top", "tokens",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -47,36 +51,36 @@ def plan(
     Exit code 3: no plan of the declared space fits; the nearest miss is shown.
     """
     import_numpy()
+    answer = _find(context.params, command=context.obj)
+    _show(answer, output, as_json=as_json)
+    if isinstance(answer, Infeasible):
+        raise typer.Exit(NO_FEASIBLE_PLAN)
+
+
+def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasible:
+    """Plan, and write the best plan before anything is shown."""
     from meshwright.files import DOCUMENT_SUFFIXES, check_output
     from meshwright.inputs import parse_assignments
     from meshwright.plan_files import save_plan
     from meshwright.planning import plan as find_plan
 
+    output = values["output"]
     if output is not None:
-        check_output(output, force=force, suffixes=DOCUMENT_SUFFIXES)
+        check_output(output, force=values["force"], suffixes=DOCUMENT_SUFFIXES)
     answer = find_plan(
-        model,
-        cluster,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        runtime=runtime,
-        precision=precision,
-        optimizer=optimizer,
-        attention=attention,
-        fix=parse_assignments(fix or (), option="--fix"),
-        allow=parse_assignments(allow or (), option="--allow"),
-        top=top,
-        tokens=tokens,
-        command=context.obj,
+        values["model"],
+        values["cluster"],
+        fix=parse_assignments(values["fix"] or (), option="--fix"),
+        allow=parse_assignments(values["allow"] or (), option="--allow"),
+        command=command,
+        **{name: values[name] for name in _PASSED_ON},
     )
     if isinstance(answer, Recommendation):
         if output is not None:
-            save_plan(answer.best, output, force=force)
+            save_plan(answer.best, output, force=values["force"])
             print_notice(f"wrote the best plan to {output}")
         print_warnings(answer.warnings)
-    _show(answer, output, as_json=as_json)
-    if isinstance(answer, Infeasible):
-        raise typer.Exit(NO_FEASIBLE_PLAN)
+    return answer
 
 
 def _show(answer: Recommendation | Infeasible, output: Path | None, *, as_json: bool) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from costmodel.specs import Observation
+from costmodel.specs import Comparison, Observation
 from meshwright.cli import options
 from meshwright.cli.output import answer_console, print_json, print_notice
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     plan: options.PlanFile,
     data: Annotated[
         Path | None, typer.Option("--data", help="UTF-8 text to train on; default: the text that meshwright carries.")
@@ -39,40 +40,40 @@ def run(
     force: options.Force = False,
 ) -> None:
     """Train with a plan: torchrun on this node, one process per device."""
+    _run(context.params)
+
+
+def _run(values: dict[str, Any]) -> None:
     from meshwright import running
     from meshwright.estimating import estimate
     from meshwright.files import check_output
     from meshwright.plan_files import load_plan
 
+    output, training = values["output"], {"steps": values["steps"], "data": values["data"], "progress": True}
     if output is not None:
-        check_output(output, force=force, suffixes=(".json",))
-    loaded = load_plan(plan)
-    predicted = loaded.estimate or estimate(loaded, ignore_memory=True)
-    observation = running.run(
-        loaded,
-        steps=steps,
-        data=data,
-        output=output,
-        force=force,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        rdzv_endpoint=rdzv_endpoint,
-        progress=True,
-    )
+        check_output(output, force=values["force"], suffixes=(".json",))
+    plan = load_plan(values["plan"])
+    predicted = plan.estimate or estimate(plan, ignore_memory=True)
+    nodes = {name: values[name] for name in ("nnodes", "node_rank", "rdzv_endpoint")}
+    observation = running.run(plan, output=output, force=values["force"], **nodes, **training)
     if output is not None:
         print_notice(f"wrote the observation to {output}")
-    comparison = running.compare(predicted, observation)
     single: Observation | None = None
-    if reference:
+    if values["reference"]:
         print_notice("training the same in one process ...")
-        single = running.run_reference(loaded, steps=steps, data=data, progress=True)
-    if as_json:
+        single = running.run_reference(plan, **training)
+    if values["as_json"]:
         print_json(observation)
-        return
+    else:
+        _show(observation, running.compare(predicted, observation), single)
+
+
+def _show(observation: Observation, comparison: Comparison, single: Observation | None) -> None:
     from meshwright.cli.render.observation import render_comparison, render_observation, render_reference
+    from meshwright.running import loss_difference
 
     console = answer_console()
     render_observation(console, observation)
     render_comparison(console, comparison)
     if single is not None:
-        render_reference(console, observation, single, running.loss_difference(observation, single))
+        render_reference(console, observation, single, loss_difference(observation, single))
