@@ -339,3 +339,17 @@ def test_check_of_an_unknown_runtime_is_bad_input() -> None:
     plan = make_plan()
     with pytest.raises(InputError, match="supported: "):
         check(plan.model_copy(update={"runtime": plan.runtime.model_copy(update={"name": "nothing"})}))
+
+
+def test_the_documents_batch_of_1024_is_8_times_32_times_4() -> None:
+    """Hugging Face, "Parallelism" (v4.9.2): mbs 8 x chunks 32 x dp_degree 4 = 1024."""
+    sizes: dict[str, Any] = {
+        "data_parallel_replicate_size": 4,
+        "micro_batch_size": 8,
+        "num_micro_batches": 32,
+        "pipeline_parallel_size": 4,
+        "pipeline_schedule": "gpipe",
+    }
+    assert broken(make_context(cluster="4x4xA100-SXM-80GB", batch=1024), **sizes) == {}
+    refused = broken(make_context(cluster="4x4xA100-SXM-80GB", batch=1000), **sizes)
+    assert "= 1024" in refused["batch_product"].message
