@@ -14,7 +14,9 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 
@@ -27,6 +29,7 @@ __all__ = [
     "on_first_reduction",
     "parameter_tensors",
     "replicate",
+    "reshard_to_partitions",
     "set_timeouts",
     "sharded_dims",
 ]
@@ -82,6 +85,25 @@ def parameter_groups(module: nn.Module) -> Iterator[FSDPParamGroup]:
             yield from part._get_fsdp_state()._fsdp_param_groups
 
 
+def reshard_to_partitions(module: nn.Module, mesh: DeviceMesh) -> None:
+    """hpZ: let forward leave each parameter sharded over ``mesh``'s last dim, from where backward gathers it.
+
+    `fully_shard(reshard_after_forward=<int>)` does the same with a mesh of its own per call, which it builds from the shard
+    group alone: with other mesh axes beside it, that deadlocks.
+
+    Args:
+        module: wrapped by `fully_shard` with ``reshard_after_forward=True``; its parameters are not DTensors before.
+        mesh: the shard group in 2 dims, (number of partitions, partition size).
+    """
+    place = HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
+    for group in parameter_groups(module):
+        group.post_forward_mesh_info = place
+        for parameter in group.fsdp_params:
+            parameter.post_forward_mesh_info = place
+            whole = torch.empty(parameter._orig_size, device="meta")
+            parameter._init_sharded_post_forward_param_metadata(whole)
+
+
 def on_first_reduction(module: nn.Module, callback: Callable[[], None]) -> None:
     """Call ``callback`` immediately before each gradient reduction of a group, while its gradients are still whole."""
 
@@ -115,7 +137,8 @@ def parameter_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     managed: set[int] = set()
     for group in parameter_groups(module):
         for parameter in group.fsdp_params:
-            managed.update((id(parameter.sharded_param), id(getattr(parameter, "_unsharded_param", None))))
+            variants = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
+            managed.update(id(getattr(parameter, variant, None)) for variant in variants)
             yield parameter._sharded_param_data
     for plain in module.parameters():
         if id(plain) not in managed:

@@ -15,15 +15,13 @@ hpZ (ZeRO++, arXiv 2306.10209) is stage 3 whose backward gathers inside groups o
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from costmodel.specs import ParallelConfig, Plan
-from executor.adapter import replicate
+from executor.adapter import replicate, reshard_to_partitions
 from executor.hf_models import DTYPES, Stage
-from executor.mesh import Mesh
+from executor.mesh import Mesh, partition_mesh
 
 
 def wrap_data_parallel(stage: Stage, plan: Plan, mesh: Mesh) -> None:
@@ -41,15 +39,10 @@ def wrap_data_parallel(stage: Stage, plan: Plan, mesh: Mesh) -> None:
             replicate(module, mesh=mesh["dp_replicate"], mp_policy=policy)
         return
     axes = ("dp_replicate", "dp_shard") if parallel.data_parallel_replicate_size > 1 else "dp_shard"
-    options: dict[str, Any] = {"mesh": mesh[axes], "mp_policy": policy, "reshard_after_forward": _reshard(parallel)}
     for module in modules:
-        fully_shard(module, **options)
-
-
-def _reshard(parallel: ParallelConfig) -> bool | int:
-    if parallel.zero_stage < 3:
-        return False
-    return parallel.hierarchical_partition_size or True
+        fully_shard(module, mesh=mesh[axes], mp_policy=policy, reshard_after_forward=parallel.zero_stage == 3)
+    if parallel.hierarchical_partition_size is not None:
+        reshard_to_partitions(stage, partition_mesh(plan, mesh))
 
 
 def prepare_micro_batch(module: nn.Module, parallel: ParallelConfig, *, last: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,7 +104,24 @@ def build_whole_model(model: ModelSpec, dtype: torch.dtype) -> nn.Module:
         whole: nn.Module = AutoModelForCausalLM.from_config(
             build_config(model), dtype=dtype, attn_implementation="sdpa"
         )
+    if dtype == torch.float64:
+        keep_norms_in_double(whole)
     return whole.train()
+
+
+def keep_norms_in_double(model: nn.Module) -> None:
+    """Let RMSNorm compute in float64, in place.
+
+    `transformers` computes it in float32 whatever its input. Rounding gradients to float32 does not commute with the factor
+    between a micro batch's mean and the global mean, so float64 runs would agree only where that is a power of 2.
+    """
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_rms_norm, module)
+
+
+def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+    return norm.weight * (hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + norm.variance_epsilon))
 
 
 class Stage(nn.Module):

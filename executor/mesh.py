@@ -82,5 +82,15 @@ def build_mesh(plan: Plan, device: torch.device) -> Mesh:
     return Mesh(device_mesh, sizes, dict(zip(MESH_AXES, coordinates, strict=True)))
 
 
+def partition_mesh(plan: Plan, mesh: Mesh) -> DeviceMesh:
+    """The dp_shard group of this process in 2 dims: (shard / k, k) for hpZ groups of k neighbours. All must call it."""
+    size = plan.parallel.hierarchical_partition_size or 1
+    sizes = {**mesh.sizes, "partition": size}
+    sizes["dp_shard"] //= size
+    names = ("pp", "dp_replicate", "dp_shard", "partition", "tp")
+    whole = init_device_mesh(mesh.device_mesh.device_type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    return whole["dp_shard", "partition"]
+
+
 def _backend(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"

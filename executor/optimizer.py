@@ -1,7 +1,9 @@
-"""The optimizer of a training run: AdamW or SGD, fused.
+"""The optimizer of a training run: AdamW fused, SGD by foreach.
 
-The fused kernels update parameters in one pass and hold no parameter-sized temporaries, on CUDA and CPU alike; ``foreach``
-would hold several. A fused call takes tensors of one kind, so parameters are grouped by mesh and placement.
+The fused AdamW kernel updates parameters in one pass and holds no temporaries, on CUDA and CPU alike; ``foreach`` would hold
+several the size of the parameters. torch 2.13 has no DTensor rule for its fused SGD; foreach SGD holds one temporary the size
+of the gradients when there is weight decay. Both take lists of one kind of tensor, so parameters are grouped by mesh and
+placement.
 """
 
 from __future__ import annotations
@@ -32,5 +34,5 @@ def build_optimizer(parameters: Iterable[torch.nn.Parameter], spec: OptimizerSpe
             fused=True,
         )
     return torch.optim.SGD(
-        listed, lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
+        listed, lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=True
     )

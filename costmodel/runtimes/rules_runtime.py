@@ -74,6 +74,22 @@ def _explain_hierarchical(context: RuleContext, grid: Grid, row: int) -> Finding
     )
 
 
+def _hierarchical_tensor(context: RuleContext, grid: Grid) -> BoolColumn:
+    """FSDP2 cannot reshard a tensor-parallel (DTensor) parameter to a smaller group (torch 2.13, _fsdp_param.py)."""
+    fine = (grid.hierarchical_partition_size == 0) | (grid.tensor_parallel_size == 1)
+    return np.asarray(fine | (context.runtime.sharding != "fsdp2"))
+
+
+def _explain_hierarchical_tensor(context: RuleContext, grid: Grid, row: int) -> Finding:
+    size, tensor = int(grid.hierarchical_partition_size[row]), int(grid.tensor_parallel_size[row])
+    return Finding(
+        f"hierarchical_partition_size {size} with tensor_parallel_size {tensor}: runtime {context.runtime.name} cannot "
+        "keep a second copy of parameters that tensor parallelism has cut; tensor_parallel_size must be 1",
+        "set tensor_parallel_size to 1, or leave hierarchical_partition_size off",
+        {"hierarchical_partition_size": size, "tensor_parallel_size": tensor},
+    )
+
+
 def _word(context: RuleContext) -> str:
     """The user's word for the precision (bf16, ...)."""
     names = [name for name, spec in context.runtime.precisions.items() if spec == context.training.precision]
@@ -182,5 +198,11 @@ RUNTIME_RULES: tuple[Rule, ...] = (
         stated_axes=("hierarchical_partition_size",),
         mask=_hierarchical,
         explain=_explain_hierarchical,
+    ),
+    Rule(
+        name="runtime_hierarchical_partition_tensor_parallel",
+        stated_axes=("hierarchical_partition_size", "tensor_parallel_size"),
+        mask=_hierarchical_tensor,
+        explain=_explain_hierarchical_tensor,
     ),
 )

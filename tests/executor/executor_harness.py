@@ -13,6 +13,7 @@ import tempfile
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ class Pool:
     def __init__(self, size: int) -> None:
         self.size = size
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["executor_worker"])
         self.workers: list[tuple[Any, Connection]] = []
 
     def run(self, world_size: int, job: dict[str, Any]) -> Any:
@@ -82,6 +82,7 @@ class Pool:
     def _start(self) -> None:
         if self.workers:
             return
+        _start_fork_server()
         for _ in range(self.size):
             ours, theirs = self.context.Pipe()
             process = self.context.Process(target=serve, args=(theirs,), daemon=True)
@@ -98,11 +99,25 @@ class Pool:
         self.workers = []
 
 
+def _start_fork_server() -> None:
+    """Start the fork server with torch and the tests' own modules imported: its processes then start at once."""
+    folder, before = str(Path(__file__).parent), os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = folder if before is None else os.pathsep.join((folder, before))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        multiprocessing.set_forkserver_preload(["executor_worker"])
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 def serve(connection: Connection) -> None:
     """A pool process: answer jobs until the pipe closes."""
     import executor_worker
 
-    os.environ["OMP_NUM_THREADS"] = "1"
     while True:
         try:
             job = connection.recv()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from costmodel.specs import ModelSpec, Plan, TrainingSpec
 from executor.hf_models import build_config
 from executor.initialize import RandomWeights
+from executor.observe import state_snapshot
 from executor.training_run import TrainingRun
 
 STEPS = 3
@@ -30,10 +31,9 @@ def handle(job: dict[str, Any], timeout: timedelta) -> Any:
     if job["kind"] == "parity" and job["rank"] == 0:
         reference(plan.model.model_dump_json(), plan.training.model_dump_json())
     dist.init_process_group("gloo", store=store, rank=job["rank"], world_size=job["world_size"], timeout=timeout)
-    try:
-        return _JOBS[job["kind"]](plan, job)
-    finally:
-        dist.destroy_process_group()
+    answer = _JOBS[job["kind"]](plan, job)
+    dist.destroy_process_group()  # after an error the pool is killed instead: peers may still be waiting
+    return answer
 
 
 def tokens(training: TrainingSpec, vocab_size: int, step: int) -> torch.Tensor:
@@ -52,11 +52,19 @@ def plain_model(model: ModelSpec, training: TrainingSpec) -> torch.nn.Module:
     dtype = {"fp64": torch.float64, "fp32": torch.float32}[training.precision.parameter]
     config = build_config(model)
     plain = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").train()
+    if dtype == torch.float64:
+        for module in plain.modules():
+            if hasattr(module, "variance_epsilon"):  # RMSNorm, which transformers computes in float32
+                module.forward = partial(_rms_norm, module)
     weights = RandomWeights(training.seed, config)
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             parameter.copy_(weights.rows(name, tuple(parameter.shape), 0, parameter.shape[0]))
     return plain
+
+
+def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
 
 
 @lru_cache(maxsize=64)
@@ -116,4 +124,17 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
     )
 
 
-_JOBS = {"parity": parity}
+def state(plan: Plan, job: dict[str, Any]) -> list[dict[str, tuple[int, int, int]]] | None:
+    """Bytes of distinct storages of parameters, gradients and optimizer state at the three instants; a list by rank."""
+    run = TrainingRun(plan, device=torch.device("cpu"))
+    seen = {"after_init": state_snapshot(run)}
+    for step in range(2):
+        run.before_reduction = lambda: seen.update(before_reduction=state_snapshot(run))
+        run.after_optimizer = lambda: seen.update(after_step=state_snapshot(run))
+        run.step(own_share(tokens(plan.training, plan.model.vocab_size, step), run))
+    ranks: list[Any] = [None] * job["world_size"]
+    dist.all_gather_object(ranks, seen)
+    return ranks if job["rank"] == 0 else None
+
+
+_JOBS = {"parity": parity, "state": state}
