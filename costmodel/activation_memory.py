@@ -16,14 +16,17 @@ the unfused softmax work in float32 at least; h hidden, a query heads, k key-val
     (9) the layer's input, all that full recomputation keeps                           c z h
 
 ``core_attention`` recomputation drops the log-sum-exp of (5), and of (6) all but c T d (a + 2 k) / t and the output.
-Backward needs, beyond what is kept, the gradients of the widest point of the layer:
+Backward needs, beyond what is kept, the gradients of the widest point of the layer; unfused attention comes after the
+feed-forward's tensors are freed:
 
     (10) gated: the product's, then those of activation and up                         c (2 T f / t + T h)
          not gated: those of the activation's elementary operations                    c (3 T f / t + T h)
+         unfused attention: the probabilities' and the scores'                         2 w T a s / t + c T h - (7) or (8)
 
-Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V / t or V columns:
+Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V columns (V / t in a parallel loss):
 
-    (11) log-probabilities, their gradient and the logits' gradient, float32 at least  3 w T V
+    (11) log-probabilities, kept for backward, float32 at least                        w T V
+    (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
 
 All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (tests/costmodel/test_memory_activations.py).
 """
@@ -51,24 +54,42 @@ class LayerBytes:
 
     ``kept``: for backward when nothing is recomputed. ``attention_internals``: the part of it that core-attention
     recomputation drops. ``layer_input``: all that full recomputation keeps. ``backward``: gradients that backward
-    holds at the layer's widest point beyond what is kept.
+    holds beyond what is kept at the feed-forward's widest point, ``attention_backward``: at the attention's, less what
+    has been freed by then.
     """
 
     kept: Column
     attention_internals: Column
     layer_input: Column
     backward: Column
+    attention_backward: Column
 
     def kept_under(self, recompute: Column) -> Column:
         """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
         return np.choose(recompute, [self.kept, self.kept - self.attention_internals, self.layer_input])
 
+    def working_set(self, recompute: Column) -> tuple[Column, Column]:
+        """What backward recomputes, and its gradients, where their sum is largest."""
+        zero = np.zeros_like(self.kept)
+        at_attention = np.choose(recompute, [zero, self.attention_internals, self.kept - self.layer_input])
+        at_feed_forward = np.choose(recompute, [zero, zero, self.kept - self.layer_input])
+        attention = at_attention + self.attention_backward > at_feed_forward + self.backward
+        return (
+            np.where(attention, at_attention, at_feed_forward),
+            np.where(attention, self.attention_backward, self.backward),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EndBytes:
-    """Bytes per micro-batch on the stage with the head (columns): kept for backward, and the logits while they live."""
+    """Bytes per micro-batch on the stage with the head (columns).
+
+    ``kept``: final norm and head input, for backward. ``probabilities``: kept by the loss. ``logits``: what the loss and
+    its backward hold besides, of one micro-batch at a time.
+    """
 
     kept: Column
+    probabilities: Column
     logits: Column
 
 
@@ -96,24 +117,28 @@ def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpe
     norms = 2 * _norm_bytes(model, compute, tokens.between)
     inputs = 2 * tokens.whole * model.hidden_size * compute
     wide = compute * ceil_div(tokens.whole * width, size)
+    hidden = compute * tokens.whole * model.hidden_size
     return LayerBytes(
         kept=norms + inputs + attention + tensors * wide,
         attention_internals=dropped,
         layer_input=compute * tokens.between * model.hidden_size,
-        backward=transient * wide + compute * tokens.whole * model.hidden_size,
+        backward=transient * wide + hidden,
+        attention_backward=2 * _scores(group, training, grid) + hidden - tensors * wide,
     )
 
 
 def torch_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> EndBytes:
-    """Final norm, head input and equation (11)."""
+    """Final norm, head input and equations (11) and (12)."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens = Tokens.of(training, grid)
-    columns = ceil_div(
-        np.full_like(tokens.whole, model.padded_vocab_size),
-        np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1),
+    parallel = np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1)
+    columns = ceil_div(np.full_like(parallel, model.padded_vocab_size), parallel)
+    table = max(NORM_BYTES, compute) * tokens.whole * columns
+    return EndBytes(
+        kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
+        probabilities=table,
+        logits=np.where(parallel > 1, 3, 2) * table,
     )
-    kept = _norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size
-    return EndBytes(kept=kept, logits=3 * max(NORM_BYTES, compute) * tokens.whole * columns)
 
 
 def _norm_bytes(model: ModelSpec, compute: int, tokens: Column) -> Column:
@@ -137,8 +162,17 @@ def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> t
     output = compute * head_dim * share
     if training.attention_implementation == "fused":
         return norms + inputs + output + wide * share, wide * share
-    internals = wide * share * (3 * head_dim + training.sequence_length)
+    internals = wide * share * 3 * head_dim + _scores(group, training, grid)
     return norms + internals + output, internals - inputs
+
+
+def _scores(group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
+    """One matrix of attention scores for every head; 0 with fused attention."""
+    if training.attention_implementation == "fused":
+        return np.zeros_like(grid.micro_batch_size)
+    wide = max(NORM_BYTES, BYTES_PER_ELEMENT[training.precision.compute])
+    rows = training.sequence_length * grid.micro_batch_size * group.attention.num_attention_heads
+    return wide * training.sequence_length * ceil_div(rows, grid.tensor_parallel_size)
 
 
 def _feed_forward_tensors(group: LayerGroup) -> tuple[int, int]:

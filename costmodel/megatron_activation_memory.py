@@ -20,15 +20,15 @@ The pieces, from which llama's gated layers and layers without dropout follow:
    (11) feed-forward: activation input and output     c T f / t (2, or 3 gated)
    (12) dropout masks of the two residual branches    2 z h
 
-Full recomputation keeps the layer's input, c z h. Backward needs the widest gradient beyond what is kept; under sequence
-parallelism also the gathered input:
+Full recomputation keeps the layer's input, c z h. Backward needs the widest gradient beyond what is kept, and under
+sequence parallelism the gathered input; attention comes after the feed-forward's tensors are freed:
 
-   (13) c T f / t (1, or 2 gated) + c T h
+   (13) feed-forward c T f / t (1, or 2 gated) + c T h; unfused attention c T a s / t + c T h - (11)
 
-Head side: inputs of the final norm and the head 2 c z h, and the logits of V / t columns, in c bytes and in float32, where
-the cross entropy works in place:
+Head side: inputs of the final norm and the head 2 c z h, and the logits of V / t columns in float32, which become
+probabilities and then their gradient in place, beside the logits or their gradient in c bytes:
 
-   (14) (c + 4) T V / t
+   (14) kept 4 T V / t, and while the loss runs c T V / t
 
 Sources: arXiv 2205.05198 sections 4 and 5; Megatron-LM megatron/core/tensor_parallel/{layers,cross_entropy}.py.
 """
@@ -53,12 +53,16 @@ def megatron_layer_bytes(
     gated = int(group.feed_forward.gated)
     wide = compute * ceil_div(tokens.whole * group.feed_forward.intermediate_size, size)
     hidden = tokens.between * model.hidden_size
+    whole = compute * tokens.whole * model.hidden_size
+    heads = ceil_div(tokens.whole * group.attention.num_attention_heads, size)
+    unfused = training.attention_implementation == "unfused"
     masks = 2 * hidden * dropout_masks
     return LayerBytes(
         kept=4 * compute * hidden + attention + scores + (2 + gated) * wide + masks,
         attention_internals=scores,
         layer_input=compute * hidden,
-        backward=(1 + gated) * wide + compute * tokens.whole * model.hidden_size,
+        backward=(1 + gated) * wide + whole,
+        attention_backward=compute * heads * training.sequence_length * unfused + whole - (2 + gated) * wide,
     )
 
 
@@ -67,9 +71,9 @@ def megatron_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> 
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens = Tokens.of(training, grid)
     vocabulary = np.full_like(tokens.whole, model.padded_vocab_size)
-    columns = ceil_div(vocabulary, grid.tensor_parallel_size)
+    elements = tokens.whole * ceil_div(vocabulary, grid.tensor_parallel_size)
     return EndBytes(
-        kept=2 * compute * tokens.between * model.hidden_size, logits=(compute + 4) * tokens.whole * columns
+        kept=2 * compute * tokens.between * model.hidden_size, probabilities=4 * elements, logits=compute * elements
     )
 
 

@@ -21,15 +21,19 @@ from costmodel.megatron_activation_memory import megatron_end_bytes, megatron_la
 from costmodel.rank_totals import Inputs, PhaseTerms, Terms, gather_inputs, largest, rank_totals
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import ceil_div
-from costmodel.specs import ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
 
 MAIN_GRADIENT_BYTES = 4
 
 
-def megatron_inputs(model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid) -> Inputs:
+def megatron_inputs(
+    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
+) -> Inputs:
     """The tables of a grid."""
-    return gather_inputs(model, training, runtime, grid, layer_model=megatron_layer_bytes, end_model=megatron_end_bytes)
+    return gather_inputs(
+        model, training, runtime, device, grid, layer_model=megatron_layer_bytes, end_model=megatron_end_bytes
+    )
 
 
 def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
@@ -45,7 +49,7 @@ def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
     }
     loss: Terms = {"activations": totals.in_flight, "logits": totals.logits}
     backward: Terms = {
-        "activations": totals.in_flight,
+        "activations": totals.in_flight - totals.head_kept,
         "recompute_working_set": totals.recomputed,
         "backward_working_set": totals.backward,
     }

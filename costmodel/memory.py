@@ -42,7 +42,7 @@ from costmodel.torch_memory import torch_inputs, torch_rank_memory
 
 __all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", "plan_memory", "state_bytes"]
 
-InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, Grid], Inputs]
+InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, DeviceSpec, Grid], Inputs]
 RankMemory = Callable[[Inputs, RankContents], PhaseTerms]
 
 _RUNTIMES: dict[str, tuple[InputsOf, RankMemory]] = {
@@ -58,7 +58,7 @@ def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
         InputError: when the runtime has no memory model.
     """
     inputs_of, rank_memory = _memory_model(runtime)
-    inputs = inputs_of(plan.model, plan.training, runtime, Grid.from_plan(plan))
+    inputs = inputs_of(plan.model, plan.training, runtime, plan.cluster.device, Grid.from_plan(plan))
     return tuple(
         _stage_memory(rank, rank_memory(inputs, plan_contents(plan, rank)))
         for rank in range(plan.parallel.pipeline_parallel_size)
@@ -91,7 +91,7 @@ def grid_peak_bytes(
         InputError: when the runtime has no memory model.
     """
     inputs_of, rank_memory = _memory_model(runtime)
-    inputs = inputs_of(model, training, runtime, grid)
+    inputs = inputs_of(model, training, runtime, cluster.device, grid)
     peaks = []
     for contents in grid_contents(model, grid):
         phases = rank_memory(inputs, contents)

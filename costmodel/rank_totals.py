@@ -15,7 +15,7 @@ from costmodel.activation_memory import EndBytes, LayerBytes
 from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, model_sizes
-from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, Phase, RuntimeProfile, TrainingSpec
+from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, LayerGroup, ModelSpec, Phase, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes
 
@@ -33,6 +33,7 @@ class Inputs:
 
     model: ModelSpec
     training: TrainingSpec
+    device: DeviceSpec
     grid: Grid
     sizes: ModelSizes
     layers: tuple[LayerBytes, ...]
@@ -51,7 +52,7 @@ class RankTotals:
     ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
     ``in_flight``: equation (1); ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under
     its recomputation; ``recomputed`` and ``backward``: what its backward makes again and its widest gradients.
-    ``logits``: of one micro-batch, 0 without the head. ``received`` and ``sent``: chunks that receive their input from
+    ``head_kept``: of it the head side's, which backward frees first; ``logits``: of one micro-batch's loss. ``received`` and ``sent``: chunks that receive their input from
     another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight. ``earlier``:
     1 where a backward has finished when the peak is reached.
     """
@@ -64,6 +65,7 @@ class RankTotals:
     layer: Column
     recomputed: Column
     backward: Column
+    head_kept: Column
     logits: Column
     received: Column
     sent: Column
@@ -76,6 +78,7 @@ def gather_inputs(
     model: ModelSpec,
     training: TrainingSpec,
     runtime: RuntimeProfile,
+    device: DeviceSpec,
     grid: Grid,
     *,
     layer_model: LayerModel,
@@ -86,6 +89,7 @@ def gather_inputs(
     return Inputs(
         model=model,
         training=training,
+        device=device,
         grid=grid,
         sizes=model_sizes(model, runtime, cut),
         layers=tuple(layer_model(model, group, training, grid) for group in model.layers),
@@ -103,6 +107,7 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
     sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
     last = grid.num_model_chunks - 1
+    head = reduce(np.maximum, (chunk.head for chunk in chunks))
     layer, recomputed, backward = _widest_layer(inputs, chunks)
     return RankTotals(
         sizes=reduce(Sizes.__add__, (size.total for size in sizes)),
@@ -113,7 +118,8 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         layer=layer,
         recomputed=recomputed,
         backward=backward,
-        logits=inputs.end.logits * reduce(np.maximum, (chunk.head for chunk in chunks)),
+        head_kept=(inputs.end.kept + inputs.end.probabilities) * head,
+        logits=inputs.end.logits * head,
         received=reduce(np.add, received),
         sent=reduce(np.add, sent),
         received_in_flight=_dot(counts, received),
@@ -147,7 +153,7 @@ def _kept(inputs: Inputs, chunk: Chunk) -> Column:
     layers = (
         layer.kept_under(chunk.recompute) * count for layer, count in zip(inputs.layers, chunk.layers, strict=True)
     )
-    return reduce(np.add, layers) + inputs.end.kept * chunk.head
+    return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunk.head
 
 
 def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk]) -> tuple[Column, Column, Column]:
@@ -156,11 +162,11 @@ def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk]) -> tuple[Column, Colu
     kept, recomputed, backward = zero, zero, zero
     for chunk in chunks:
         for layer, count in zip(inputs.layers, chunk.layers, strict=True):
-            held = layer.kept_under(chunk.recompute)
             present = count > 0
-            kept = np.maximum(kept, held * present)
-            recomputed = np.maximum(recomputed, (layer.kept - held) * present)
-            backward = np.maximum(backward, layer.backward * present)
+            again, gradients = layer.working_set(chunk.recompute)
+            kept = np.maximum(kept, layer.kept_under(chunk.recompute) * present)
+            recomputed = np.maximum(recomputed, again * present)
+            backward = np.maximum(backward, gradients * present)
     return kept, recomputed, backward
 
 

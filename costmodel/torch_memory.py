@@ -5,10 +5,10 @@ what recomputation makes again of it (activation_memory.py). The peak of forward
 
     (1) loss              sum K_c A_c kept, the head's logits; gradients of earlier micro-batches
     (2) first backward    sum K_c A_c + B + W; (1)'s gradients + those of the head side and a tied table
-    (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter input
+    (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter
     (4) last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
-                          layers, the root group's as in (2); the previous layer's reduce-scatter input
-    (5) last reduction    no activations, all gradients; the largest group's reduce-scatter input and whole gradients
+                          layers, the root group's as in (2); the previous layer's reduce-scatter
+    (5) last reduction    no activations, all gradients; the largest group's reduce-scatter and whole gradients
 
 Gradients of earlier micro-batches (if m v > K): G padded where they are reduced as they come (ZeRO 2 and 3 without a
 pipeline), else R local. Those that form are in the compute format and count only where they are not added to them in
@@ -19,9 +19,10 @@ place. Finished ones: G padded, under a pipeline or without a wrapper R local; w
         one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
         goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward
     (7) hpZ: at (1) to (3) the layers' gathered copies / k
-    (8) reduce-scatter input: R per gathered element of its group; under a pipeline only at (5)
-    (9) receive buffers of a pipeline, m per direction and chunk, kept over steps, and the outputs sent but not yet gone
-        backward; a received input that the first layer keeps is counted once
+    (8) reduce-scatter input and output: R per gathered and per padded element of its group (on a CPU, gloo works in a
+        copy of the output); under a pipeline only at (5)
+    (9) receive buffers of a pipeline, m per direction and chunk, kept over steps; outputs sent whose backward is to
+        come; gradients of received inputs, kept to the end of the step. A received input that a layer keeps counts once
 
 Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused.
 
@@ -49,14 +50,18 @@ from costmodel.rank_totals import (
 )
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Sizes
-from costmodel.specs import ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
 from costmodel.state_memory import ADAM_STEP_BYTES
 
 
-def torch_inputs(model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid) -> Inputs:
+def torch_inputs(
+    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
+) -> Inputs:
     """The tables of a grid."""
-    return gather_inputs(model, training, runtime, grid, layer_model=torch_layer_bytes, end_model=torch_end_bytes)
+    return gather_inputs(
+        model, training, runtime, device, grid, layer_model=torch_layer_bytes, end_model=torch_end_bytes
+    )
 
 
 def torch_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
@@ -164,7 +169,9 @@ class _Rank:
         """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") == 4
         shared = (self.grid.recompute == FULL_RECOMPUTE) | norm_keeps_input
-        tensors = self.totals.sent_in_flight - shared * self.totals.received_in_flight
+        totals = self.totals
+        tensors = totals.sent_in_flight - shared * totals.received_in_flight
+        tensors += np.maximum(totals.received * self.grid.num_micro_batches - totals.received_in_flight, 0)
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
     def gathered(self, *, last_micro_batch_ends: bool = False) -> Column:
@@ -185,9 +192,10 @@ class _Rank:
         copy = self.totals.layer_sizes.gathered * self.inputs.bytes_of("compute") // groups
         return copy * (self.grid.hierarchical_partition_size > 0)
 
-    def scatter_input(self, elements: Column) -> Column:
+    def scatter(self, sizes: Sizes) -> Column:
         """Equation (8)."""
-        return elements * self.wrapped * self.inputs.bytes_of("reduce")
+        copies = 2 if self.inputs.device.kind == "cpu" else 1
+        return (sizes.gathered + copies * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce")
 
     def loss(self) -> Terms:
         """Equation (1)."""
@@ -204,7 +212,7 @@ class _Rank:
         """Equation (2)."""
         return {
             "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side),
-            "activations": self.totals.in_flight,
+            "activations": self.totals.in_flight - self.totals.head_kept,
             "recompute_working_set": self.totals.recomputed,
             "backward_working_set": self.totals.backward,
             "gathered_parameters": self.gathered(),
@@ -217,10 +225,10 @@ class _Rank:
         last = self.totals.last
         return {
             "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side + last.last_layer),
-            "activations": self.totals.in_flight - self.totals.layer,
+            "activations": self.totals.in_flight - self.totals.head_kept - self.totals.layer,
             "gathered_parameters": self.gathered(),
             "hierarchical_shards": self.second_shards(),
-            "communication_buffers": self.scatter_input(last.last_layer.gathered) * (1 - self.pipeline),
+            "communication_buffers": self.scatter(last.last_layer) * (1 - self.pipeline),
             "pipeline_buffers": self.pipeline_buffers(),
         }
 
@@ -236,7 +244,7 @@ class _Rank:
             "recompute_working_set": totals.recomputed,
             "backward_working_set": totals.backward,
             "gathered_parameters": self.gathered(last_micro_batch_ends=True),
-            "communication_buffers": self.scatter_input(last.last_layer.gathered) * (1 - self.pipeline),
+            "communication_buffers": self.scatter(last.last_layer) * (1 - self.pipeline),
             "pipeline_buffers": self.pipeline_buffers(),
         }
 
@@ -248,6 +256,6 @@ class _Rank:
         return {
             "gradients": self.finished(totals.sizes) + whole * self.wrapped * (1 - self.pipeline),
             "gathered_parameters": layers * self.wrapped,
-            "communication_buffers": self.scatter_input(np.maximum(last.root.gathered, last.last_layer.gathered)),
+            "communication_buffers": np.maximum(self.scatter(last.root), self.scatter(last.last_layer)),
             "pipeline_buffers": self.receive_buffers,
         }
