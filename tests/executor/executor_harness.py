@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from costmodel.specs import Plan
+
 JOB_TIMEOUT_SECONDS = 150
 GROUP_TIMEOUT_SECONDS = 60
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset", "Broken pipe", "timed out", "Timed out")
@@ -32,8 +34,8 @@ class Parity:
     loss_difference: float
     weight_difference: float
     worst_weight: str
-    losses: list[float]
-    grad_norms: list[float | None]
+    grad_norm_difference: float
+    smallest_update: float
     clipped_steps: int
     hook_calls: list[str]
 
@@ -97,6 +99,23 @@ class Pool:
             process.kill()
             process.join()
         self.workers = []
+
+
+TOLERANCE = 1e-10
+
+
+def assert_parity(pool: Pool, plan: Plan) -> Parity:
+    """Train the plan and one process; loss and every weight of the model must agree within `TOLERANCE` after 3 steps."""
+    result: Parity = pool.run(plan.num_devices_used, {"kind": "parity", "plan": plan.model_dump_json()})
+    assert result.num_compared == result.num_parameters > 30
+    assert result.loss_difference <= TOLERANCE, result
+    assert result.weight_difference <= TOLERANCE, result
+    assert result.grad_norm_difference <= TOLERANCE, result
+    assert result.smallest_update > 1e-4, "a weight that did not move proves nothing"
+    limit = plan.training.optimizer.max_grad_norm
+    assert (result.clipped_steps > 0) == (limit is not None)
+    assert result.hook_calls == ["before_reduction", "after_optimizer"] * 3
+    return result
 
 
 def _start_fork_server() -> None:

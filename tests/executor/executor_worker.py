@@ -109,6 +109,7 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
         return None
     losses, norms, weights = reference(plan.model.model_dump_json(), plan.training.model_dump_json())
     differences = {name: (state[name] - weights[name]).abs().max().item() for name in weights if name in state}
+    start = dict(plain_model(plan.model, plan.training).named_parameters())
     limit = plan.training.optimizer.max_grad_norm
     worst = max(differences, key=differences.__getitem__)
     return Parity(
@@ -117,8 +118,11 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
         loss_difference=max(abs(result.loss - wanted) for result, wanted in zip(results, losses, strict=True)),
         weight_difference=differences[worst],
         worst_weight=worst,
-        losses=[result.loss for result in results],
-        grad_norms=[result.grad_norm for result in results],
+        grad_norm_difference=max(
+            0.0 if limit is None else abs((result.grad_norm or 0.0) - wanted)
+            for result, wanted in zip(results, norms, strict=True)
+        ),
+        smallest_update=min((weights[name] - start[name]).abs().max().item() for name in weights),
         clipped_steps=sum(norm > (limit or float("inf")) for norm in norms),
         hook_calls=calls,
     )
