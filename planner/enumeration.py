@@ -102,10 +102,10 @@ def _zero_values(context: RuleContext, declared: Declared, cell: _Cell, shard: i
 
 
 def _partitions(context: RuleContext, declared: Declared, cell: _Cell, shard: int, stage: int) -> tuple[int, ...]:
-    """Off, and for ZeRO-3 across nodes one copy per node."""
+    """Off, and for ZeRO-3 across nodes one copy per node; not beside tensor parallelism, which no runtime combines."""
     share = context.cluster.devices_per_node // cell.tensor
     proper = 1 < share < shard and shard % share == 0 and context.runtime.hierarchical_partition
-    sizes = (0, share) if proper and stage == 3 else (0,)
+    sizes = (0, share) if proper and stage == 3 and cell.tensor == 1 else (0,)
     return _pick(declared, "hierarchical_partition_size", sizes, lambda size: size == 0 or stage == 3)
 
 

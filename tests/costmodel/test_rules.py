@@ -79,6 +79,7 @@ GOOD: dict[str, Any] = {
     "num_micro_batches": 8,
 }
 
+HPZ_TENSOR = "runtime_hierarchical_partition_tensor_parallel"
 TENSOR_DIMS = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size")
 # changes to GOOD, the only rule that breaks, what its message must say
 SIZE_CASES: list[tuple[dict[str, Any], set[str], list[str]]] = [
@@ -126,15 +127,28 @@ SIZE_CASES: list[tuple[dict[str, Any], set[str], list[str]]] = [
         {"zero_needs_shards"},
         ["zero_stage 1", "valid zero_stage here: 0"],
     ),
-    ({"hierarchical_partition_size": 4}, {"hierarchical_partition_needs_zero3"}, ["zero_stage 1", "zero_stage 3"]),
-    ({"zero_stage": 3, "hierarchical_partition_size": 3}, {"hierarchical_partition_divides_shards"}, ["valid: 2, 4"]),
-    ({"zero_stage": 3, "hierarchical_partition_size": 8}, {"hierarchical_partition_divides_shards"}, ["shard_size 8"]),
+    (
+        {"hierarchical_partition_size": 4},
+        {"hierarchical_partition_needs_zero3", HPZ_TENSOR},
+        ["zero_stage 1", "zero_stage 3"],
+    ),
+    (
+        {"zero_stage": 3, "hierarchical_partition_size": 3},
+        {"hierarchical_partition_divides_shards", HPZ_TENSOR},
+        ["valid: 2, 4"],
+    ),
+    (
+        {"zero_stage": 3, "hierarchical_partition_size": 8},
+        {"hierarchical_partition_divides_shards", HPZ_TENSOR},
+        ["shard_size 8"],
+    ),
 ]
 
 
 def test_a_valid_plan_breaks_nothing() -> None:
     assert broken(make_context(), **GOOD) == {}
-    assert broken(make_context(), **{**GOOD, "zero_stage": 3, "hierarchical_partition_size": 4}) == {}
+    sharded = {"data_parallel_shard_size": 64, "zero_stage": 3, "hierarchical_partition_size": 8}
+    assert broken(make_context(), **sharded) == {}
 
 
 @pytest.mark.parametrize(("changes", "rules", "words"), SIZE_CASES, ids=[",".join(sorted(c[1])) for c in SIZE_CASES])
@@ -209,6 +223,16 @@ def test_runtimes_refuse_what_they_lack() -> None:
     assert (
         "supported: none" in broken(no_recompute, "full", data_parallel_replicate_size=64)["runtime_recompute"].message
     )
+
+
+def test_hierarchical_partition_does_not_combine_with_tensor_parallelism() -> None:
+    sizes = {"data_parallel_shard_size": 8, "zero_stage": 3, "hierarchical_partition_size": 4, "num_micro_batches": 8}
+    assert broken(make_context(), **sizes) == {}
+    assert broken(make_context(batch=128), data_parallel_replicate_size=2, **sizes) == {}
+    assert broken(make_context(), pipeline_parallel_size=2, pipeline_schedule="1f1b", **sizes) == {}
+    found = broken(make_context(), tensor_parallel_size=2, **sizes)
+    assert set(found) == {HPZ_TENSOR}
+    assert "tensor_parallel_size to 1" in found[HPZ_TENSOR].fix
 
 
 def test_runtime_wide_rules_hold_for_every_row() -> None:

@@ -78,7 +78,7 @@ def test_defaults_stay_inside_the_node_and_the_layers() -> None:
     assert set(grid.tensor_parallel_size) == {1, 2, 4, 8}
     assert grid.pipeline_parallel_size.max() <= 6
     assert (grid.pipeline_parallel_size * grid.num_model_chunks).max() <= 6
-    assert set(np.unique(grid.hierarchical_partition_size)) == {0, 2, 4, 8}
+    assert set(np.unique(grid.hierarchical_partition_size)) == {0, 8}
     wide = declare(nodes=4, layers=6, batch=64, allow={"tensor_parallel_size": "8,16"}, heads=16, key_values=16)
     assert set(wide.grid.tensor_parallel_size) == {8, 16}
 
