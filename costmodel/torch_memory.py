@@ -5,7 +5,8 @@ what recomputation makes again of it (activation_memory.py). The peak of forward
 
     (1) loss              sum K_c A_c kept, the head's logits; gradients of earlier micro-batches
     (2) first backward    sum K_c A_c + B + W; (1)'s gradients + those of the head side and a tied table
-    (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter
+    (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's, unless they were merged into
+                          whole ones of earlier micro-batches; its reduce-scatter
     (4) last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
                           layers, the root group's as in (2); the previous layer's reduce-scatter
     (5) last reduction    no activations, all gradients; the largest group's reduce-scatter and whole gradients
@@ -19,8 +20,9 @@ place. Finished ones: G padded, under a pipeline or without a wrapper R local; w
         one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
         goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward
     (7) hpZ: at (1) to (3) the layers' gathered copies / k
-    (8) reduce-scatter input and output: R per gathered and per padded element of its group (on a CPU, gloo works in a
-        copy of the output); under a pipeline only at (5)
+    (8) reduce-scatter input, R per gathered element of its group, under a pipeline only at (5); without a pipeline and
+        over more than one device its output, R per padded element (twice on a CPU, where gloo works in a copy), since it
+        is added to a gradient that exists. Else the output becomes the gradient, or takes the place of a whole one
     (9) receive buffers of a pipeline, m per direction and chunk, kept over steps; outputs sent whose backward is to
         come; gradients of received inputs, kept to the end of the step. A received input that a layer keeps counts once
 
@@ -195,7 +197,8 @@ class _Rank:
     def scatter(self, sizes: Sizes) -> Column:
         """Equation (8)."""
         copies = 2 if self.inputs.device.kind == "cpu" else 1
-        return (sizes.gathered + copies * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce")
+        outputs = np.where((self.grid.data_parallel_shard_size > 1) & (self.pipeline == 0), copies, 0)
+        return (sizes.gathered + outputs * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce")
 
     def loss(self) -> Terms:
         """Equation (1)."""
@@ -223,8 +226,10 @@ class _Rank:
     def first_reduction(self) -> Terms:
         """Equation (3)."""
         last = self.totals.last
+        merged = self.totals.earlier * (1 - self.reduced_each)
+        layer = last.last_layer.local * self.inputs.bytes_of("compute") * (1 - merged)
         return {
-            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side + last.last_layer),
+            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side) + layer,
             "activations": self.totals.in_flight - self.totals.head_kept - self.totals.layer,
             "gathered_parameters": self.gathered(),
             "hierarchical_shards": self.second_shards(),
