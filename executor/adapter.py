@@ -18,7 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 __all__ = [
     "checkpoint_layer",
@@ -60,7 +61,7 @@ def sharded_dims(tensor: torch.Tensor) -> dict[str, int]:
     return {
         name: placement.dim
         for name, placement in zip(names, tensor.placements, strict=True)
-        if not placement.is_replicate() and not placement.is_partial()
+        if isinstance(placement, (Shard, _StridedShard))
     }
 
 
@@ -115,7 +116,7 @@ def on_first_reduction(module: nn.Module, callback: Callable[[], None]) -> None:
                 callback()
             original(*unused)
 
-        group.post_backward = post_backward
+        group.post_backward = post_backward  # type: ignore[method-assign]
 
     for group in parameter_groups(module):
         watch(group)

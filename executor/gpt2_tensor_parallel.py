@@ -6,6 +6,8 @@ columns are kept in tensor-parallel order: for t ranks the order (part, rank, co
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -39,8 +41,8 @@ def from_tensor_parallel_order(tensor: torch.Tensor, *, dim: int, size: int) -> 
 
 def keep_whole_heads(layer: nn.Module, size: int) -> None:
     """Tell the attention module that its share of q, k and v is 1 / ``size`` of the whole."""
-    attention: nn.Module = getattr(layer, "attn")  # noqa: B009
-    attention.split_size = attention.embed_dim // size  # type: ignore[operator]
+    attention: Any = layer.attn
+    attention.split_size = attention.embed_dim // size
 
 
 class Conv1DParallel(ParallelStyle):
@@ -55,7 +57,8 @@ class Conv1DParallel(ParallelStyle):
         self.weight_dim, self.input_layout, self.output_layout = weight_dim, input_layout, output_layout
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh, self._partition, self._prepare_input, self._prepare_output)
+        hooks: Any = (self._partition, self._prepare_input, self._prepare_output)
+        return distribute_module(module, device_mesh, *hooks)
 
     def _partition(self, _: str, module: nn.Module, mesh: DeviceMesh) -> None:
         columns = self.weight_dim == 1

@@ -93,7 +93,7 @@ def build_config(model: ModelSpec) -> Any:
     return config
 
 
-def build_whole_model(model: ModelSpec, dtype: torch.dtype) -> nn.Module:
+def build_whole_model(model: ModelSpec, dtype: torch.dtype) -> Any:
     """The whole `transformers` causal language model on the meta device, parameters in ``dtype``.
 
     Raises:
@@ -101,12 +101,11 @@ def build_whole_model(model: ModelSpec, dtype: torch.dtype) -> nn.Module:
     """
     module_names(model)
     with torch.device("meta"):
-        whole: nn.Module = AutoModelForCausalLM.from_config(
-            build_config(model), dtype=dtype, attn_implementation="sdpa"
-        )
+        whole: Any = AutoModelForCausalLM.from_config(build_config(model), dtype=dtype, attn_implementation="sdpa")
     if dtype == torch.float64:
         keep_norms_in_double(whole)
-    return whole.train()
+    whole.train()
+    return whole
 
 
 def keep_norms_in_double(model: nn.Module) -> None:
@@ -132,6 +131,8 @@ class Stage(nn.Module):
     its mean over the micro batch's tokens divided by the number of micro batches. Under sequence parallelism the sequence
     dim of hidden states is this rank's share.
     """
+
+    config: Any  # the transformers config of the whole model
 
     def __init__(self, plan: Plan, stage: StageSpec) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from costmodel.specs import DEFAULT_AXIS_ORDER, InputError, ParallelConfig, Plan
@@ -68,7 +69,7 @@ def build_mesh(plan: Plan, device: torch.device) -> Mesh:
             f"needed is {', '.join(DEFAULT_AXIS_ORDER)}"
         )
     if not dist.is_initialized() and plan.num_devices_used == 1:
-        dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(_backend(device), store=HashStore(), rank=0, world_size=1)
     found = dist.get_world_size() if dist.is_initialized() else 1
     if found != plan.num_devices_used:
         raise InputError(

@@ -11,6 +11,7 @@ summed over the two stages before every optimizer step, so they stay equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,13 +55,9 @@ class Pipeline:
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
         """Forward and backward of all micro batches; their losses on the last stage, an empty list elsewhere."""
         losses: list[torch.Tensor] = []
-        self.schedule.step(
-            *([inputs] if self.first else []),
-            target=targets if self.last else None,
-            losses=losses if self.last else None,
-            return_outputs=False,
-            **({"targets": targets} if self.last else {}),
-        )
+        arguments = (inputs,) if self.first else ()
+        options: dict[str, Any] = {"target": targets, "losses": losses, "targets": targets} if self.last else {}
+        self.schedule.step(*arguments, return_outputs=False, **options)
         return losses
 
 
@@ -76,7 +73,7 @@ def _loss(plan: Plan) -> torch.Tensor:
     return torch.empty((), dtype=dtype, device="meta", requires_grad=True)
 
 
-def _build_schedule(stages: list[PipelineStage], plan: Plan) -> AnySchedule:
+def _build_schedule(stages: list[Any], plan: Plan) -> AnySchedule:
     """``naive`` is GPipe with one micro batch. The stages' losses carry the mean already, so gradients are not scaled."""
     count, name = plan.parallel.num_micro_batches, plan.parallel.pipeline_schedule
     if name == "interleaved_1f1b":

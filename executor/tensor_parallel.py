@@ -56,7 +56,7 @@ def wrap_tensor_parallel(stage: Stage, parallel: ParallelConfig, mesh: Mesh) -> 
 
 def _apply(module: nn.Module, mesh: DeviceMesh, styles: Mapping[str, ParallelStyle]) -> None:
     if styles:
-        parallelize_module(module, mesh, dict(styles))
+        parallelize_module(module, mesh, dict(styles), src_data_rank=None)
 
 
 def _llama_layer_styles(residual: Placement) -> dict[str, ParallelStyle]:

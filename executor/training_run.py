@@ -26,8 +26,8 @@ from executor.initialize import RandomWeights, SafetensorsWeights, fill_paramete
 from executor.loss import loss_context
 from executor.mesh import build_mesh
 from executor.optimizer import build_optimizer
-from executor.recompute import recompute_layers
 from executor.pipeline import Pipeline, TiedWeights
+from executor.recompute import recompute_layers
 from executor.sharding import owns
 from executor.state import gather_state
 from executor.tensor_parallel import sum_partial_gradients, wrap_tensor_parallel

@@ -34,6 +34,8 @@ class Parity:
     loss_difference: float
     weight_difference: float
     worst_weight: str
+    relative_loss_difference: float
+    relative_update_difference: float
     grad_norm_difference: float
     smallest_update: float
     clipped_steps: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import warnings
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from executor_harness import Parity
 from transformers import AutoModelForCausalLM
 
-from costmodel.specs import ModelSpec, Plan, TrainingSpec
+from costmodel.specs import InputError, ModelSpec, Plan, TrainingSpec
 from executor.hf_models import build_config
 from executor.initialize import RandomWeights
 from executor.observe import state_snapshot
@@ -67,6 +69,20 @@ def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
 
 
+def _forward_backward(plain: torch.nn.Module, batch: torch.Tensor, *, mixed: bool) -> torch.Tensor:
+    """Gradients of the mean loss; mixed precision computes on a bfloat16 copy and hands its gradients to the master."""
+    model = copy.deepcopy(plain).to(torch.bfloat16) if mixed else plain
+    logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    logits = logits.float() if mixed else logits
+    loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    loss.backward()
+    if mixed:
+        for master, parameter in zip(plain.parameters(), model.parameters(), strict=True):
+            assert parameter.grad is not None
+            master.grad = parameter.grad.float()
+    return loss.detach()
+
+
 @lru_cache(maxsize=64)
 def reference(model_json: str, training_json: str) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     """Losses, gradient norms and final weights of the plain model after `STEPS` steps on whole batches."""
@@ -86,9 +102,7 @@ def reference(model_json: str, training_json: str) -> tuple[list[float], list[fl
     losses, norms = [], []
     for step in range(STEPS):
         batch = tokens(training, model.vocab_size, step)
-        logits = plain(input_ids=batch[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        loss.backward()
+        loss = _forward_backward(plain, batch, mixed=training.precision.compute == "bf16")
         limit = spec.max_grad_norm if spec.max_grad_norm is not None else float("inf")
         norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), limit).item())
         optimizer.step()
@@ -118,6 +132,13 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
         loss_difference=max(abs(result.loss - wanted) for result, wanted in zip(results, losses, strict=True)),
         weight_difference=differences[worst],
         worst_weight=worst,
+        relative_loss_difference=max(
+            abs(result.loss - wanted) / wanted for result, wanted in zip(results, losses, strict=True)
+        ),
+        relative_update_difference=math.sqrt(
+            sum((state[name] - weights[name]).double().square().sum().item() for name in weights)
+            / sum((weights[name] - start[name]).double().square().sum().item() for name in weights)
+        ),
         grad_norm_difference=max(
             0.0 if limit is None else abs((result.grad_norm or 0.0) - wanted)
             for result, wanted in zip(results, norms, strict=True)
@@ -141,4 +162,14 @@ def state(plan: Plan, job: dict[str, Any]) -> list[dict[str, tuple[int, int, int
     return ranks if job["rank"] == 0 else None
 
 
-_JOBS = {"parity": parity, "state": state}
+def bad_batch(plan: Plan, job: dict[str, Any]) -> str:
+    """The message about a batch of the wrong shape."""
+    run = TrainingRun(plan, device=torch.device("cpu"))
+    try:
+        run.step(torch.zeros((3, plan.training.sequence_length + 1), dtype=torch.long))
+    except InputError as error:
+        return str(error)
+    return "accepted"
+
+
+_JOBS = {"parity": parity, "state": state, "bad_batch": bad_batch}

@@ -1,0 +1,83 @@
+"""What the executor cannot run exactly is refused with the rule's name, before any process group exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from executor_harness import Pool
+from executor_plans import make_plan
+
+from costmodel.specs import InputError, Plan
+
+TP: dict[str, Any] = {"tensor_parallel_size": 2, "micro_batch_size": 1}
+PP: dict[str, Any] = {"pipeline_parallel_size": 2, "micro_batch_size": 1}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "hpz with tensor parallelism": (
+        {**TP, "zero_stage": 3, "data_parallel_shard_size": 4, "hierarchical_partition_size": 2},
+        "hierarchical_partition",
+    ),
+    "hpz without zero 3": (
+        {"zero_stage": 2, "data_parallel_shard_size": 4, "hierarchical_partition_size": 2},
+        "hierarchical_partition_needs_zero3",
+    ),
+    "hpz size": ({"zero_stage": 3, "data_parallel_shard_size": 4, "hierarchical_partition_size": 3}, "divides_shards"),
+    "key-value heads": ({**TP, "tensor_parallel_size": 4}, "tensor_parallel_divides_num_key_value_heads"),
+    "sequence of 15": ({**TP, "sequence_parallel": True, "sequence": 15}, "sequence_parallel_divides_sequence"),
+    "sequence parallel alone": ({"sequence_parallel": True}, "sequence_parallel_needs_tensor_parallel"),
+    "loss parallel alone": ({"loss_parallel": True}, "loss_parallel_needs_tensor_parallel"),
+    "zero without shards": ({"zero_stage": 1}, "zero_needs_shards"),
+    "shards without zero": ({"data_parallel_shard_size": 2}, "shards_need_zero"),
+    "schedule missing": (PP, "schedule_matches_pipeline"),
+    "naive with micro-batches": ({**PP, "pipeline_schedule": "naive"}, "naive_one_micro_batch"),
+    "1f1b with too few micro-batches": (
+        {"pipeline_parallel_size": 4, "micro_batch_size": 4, "pipeline_schedule": "1f1b"},
+        "full_pipeline",
+    ),
+    "interleaving multiple": (
+        {**PP, "batch": 5, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2},
+        "interleaving_multiple",
+    ),
+    "batch": ({"micro_batch_size": 3, "num_micro_batches": 2}, "batch"),
+    "positions": ({"model": "gpt2", "sequence": 33}, "learned_positions"),
+}
+
+
+def refuse(plan: Plan) -> None:
+    from executor.training_run import check_plan
+
+    check_plan(plan)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_rule(name: str) -> None:
+    sizes, rule = REFUSED[name]
+    with pytest.raises(InputError, match=rule):
+        refuse(make_plan(**sizes))
+
+
+def test_precision_fp16_and_other_runtimes_are_refused() -> None:
+    with pytest.raises(InputError, match="loss scaling"):
+        refuse(make_plan(precision="fp16"))
+    other = make_plan()
+    other = other.model_copy(update={"runtime": other.runtime.model_copy(update={"name": "megatron"})})
+    with pytest.raises(InputError, match="runtime megatron"):
+        refuse(other)
+
+
+def test_good_plans_are_not_refused() -> None:
+    refuse(make_plan())
+    refuse(make_plan(**TP, sequence_parallel=True, loss_parallel=True))
+
+
+@pytest.mark.distributed
+def test_number_of_processes_must_be_the_plans(pool: Pool) -> None:
+    plan = make_plan(data_parallel_replicate_size=4, micro_batch_size=1)
+    with pytest.raises(AssertionError, match="the plan uses 4 devices, one process each, but 2 processes were started"):
+        pool.run(2, {"kind": "parity", "plan": plan.model_dump_json()})
+
+
+@pytest.mark.distributed
+def test_batch_shape_is_checked(pool: Pool) -> None:
+    message = pool.run(1, {"kind": "bad_batch", "plan": make_plan(micro_batch_size=4).model_dump_json()})
+    assert message == "the batch of one process has shape [3, 17]; needed is [8, 17]"
