@@ -22,7 +22,7 @@ def find_cautions(space: Space, found: Search) -> tuple[str, ...]:
         _memory(best, found),
         _slow_link(best),
         _bubble(best),
-        _idle(best),
+        _idle(best, space),
         _normalised(best, space),
         _positions(best),
     )
@@ -72,10 +72,12 @@ def _bubble(best: Plan) -> Iterator[str]:
         )
 
 
-def _idle(best: Plan) -> Iterator[str]:
+def _idle(best: Plan, space: Space) -> Iterator[str]:
     idle = best.cluster.num_devices - best.num_devices_used
     if idle:
-        yield f"{idle} of {best.cluster.num_devices} devices stay idle: no allowed sizes multiply to all of them"
+        stated = "num_devices_used" in space.declared
+        reason = "as num_devices_used states" if stated else "no valid sizes multiply to all of them"
+        yield f"{idle} of {best.cluster.num_devices} devices stay idle: {reason}"
 
 
 def _normalised(best: Plan, space: Space) -> Iterator[str]:

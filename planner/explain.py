@@ -72,6 +72,22 @@ def _name(term: str) -> str:
     return _ENGLISH.get(term, term.replace("_", " "))
 
 
+def _spell(name: str, value: float | int | str) -> str:
+    """A number with the unit that its name ends in."""
+    if isinstance(value, str):
+        return f"{name.replace('_', ' ')} {value}"
+    units = {"_bytes_per_second": (1e9, "GB/s"), "_bytes": (GIB, "GiB"), "_seconds": (1, "s")}
+    for ending, (scale, unit) in units.items():
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')} {_digits(value / scale)} {unit}"
+    return f"{name.replace('_', ' ')} {_digits(value)}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without exponents for large numbers."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _what(plan: Plan) -> Explanation:
     seconds = step_seconds(plan)
     return Explanation(
@@ -84,7 +100,8 @@ def _what(plan: Plan) -> Explanation:
 
 def _guide(guide: Guide) -> Iterator[Explanation]:
     for step in guide.steps:
-        sentence = f"{step.question} {step.answer.capitalize()}."
+        told = ", ".join(_spell(name, value) for name, value in step.numbers.items())
+        sentence = f"{step.question} {step.answer.capitalize()}: {told}."
         yield Explanation(section="guide", sentence=sentence, numbers=dict(step.numbers))
     order = ", then ".join(option.strategy for option in guide.options)
     yield Explanation(section="guide", sentence=f"The guide's branch is '{guide.branch}': {order}.")
@@ -151,7 +168,7 @@ def _links(estimate: Estimate) -> Iterator[Explanation]:
             section="links",
             sentence=f"Over {traffic.link} the heaviest traffic is {traffic.op.replace('_', ' ')} along "
             f"{traffic.axis}: "
-            f"{traffic.bytes_per_rank / 1e9:.3g} GB a device and step in {traffic.count} calls.",
+            f"{_digits(traffic.bytes_per_rank / 1e9)} GB a device and step in {traffic.count} calls.",
             numbers={"bytes_per_rank": traffic.bytes_per_rank, "count": traffic.count},
         )
 

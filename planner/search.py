@@ -29,7 +29,7 @@ from planner.neighbours import find_neighbours
 from planner.space import Space
 
 NODE_BUDGET = 400_000
-_LAYOUT_BUDGET = 60_000
+_NODES_PER_LAYOUT = 12_000
 _MAX_TIES = 10
 
 
@@ -94,11 +94,13 @@ def _refine_layouts(found: Search, top: int) -> None:
     rows = rows[np.argsort(found.lower[rows], kind="stable")]
     group = layouts(found.candidates.grid.take(rows))
     _, first = np.unique(group, return_index=True)
-    budget = min(_LAYOUT_BUDGET, found.budget)
+    spare = min(_NODES_PER_LAYOUT * (top + 1), found.budget)
     for position in sorted(first)[: top + 1]:
+        if spare <= 0:
+            break
         before = found.budget
-        found.fastest(rows[group == group[position]], budget=max(0, budget))
-        budget -= before - found.budget
+        found.fastest(rows[group == group[position]], budget=spare)
+        spare -= before - found.budget
 
 
 def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ def test_an_ordinary_plan_has_no_warning() -> None:
 def test_idle_devices_are_named() -> None:
     found = recommend(plan_space(cluster=make_cluster(per_node=7)))
     assert found.best.num_devices_used == 6
-    assert any("1 of 7 devices stay idle" in warning for warning in found.warnings)
+    assert any("1 of 7 devices stay idle: no valid sizes" in warning for warning in found.warnings)
+    stated = recommend(plan_space(fix={"num_devices_used": "4"}))
+    assert any("4 of 8 devices stay idle: as num_devices_used states" in warning for warning in stated.warnings)
 
 
 def test_a_borderline_plan_names_a_safer_one() -> None:
