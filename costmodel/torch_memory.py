@@ -13,8 +13,8 @@ what recomputation makes again of it (activation_memory.py). The peak of forward
 
 Gradients of earlier micro-batches (if m v > K): G padded where they are reduced as they come (ZeRO 2 and 3 without a
 pipeline), else R local. Those that form are in the compute format and count only where they are not added to them in
-place. Finished ones: G padded, under a pipeline or without a wrapper R local; when interleaved chunks are all in flight
-(m v = K) (4) has those of the last chunk alone.
+place. Finished ones: G padded, under a pipeline or without a wrapper R local. Interleaving in a single round (m < 2 p)
+finishes the last chunk's backward before another chunk's begins, so only that chunk has whole gradients.
 
     (6) gathered copies, C per gathered element (none without a wrapper). At (1) to (3): everything; under ZeRO 3 with
         one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
@@ -38,8 +38,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.activation_memory import Tokens, torch_end_bytes, torch_layer_bytes
+from costmodel.in_flight import micro_batches_per_round
 from costmodel.rank_totals import (
     FULL_RECOMPUTE,
     Inputs,
@@ -114,6 +116,12 @@ class _Rank:
         return np.asarray((self.grid.zero_stage >= 2) & (self.pipeline == 0), dtype=np.int64)
 
     @property
+    def alone(self) -> NDArray[np.bool_]:
+        """Where a chunk's backward is over before another chunk's has begun."""
+        rounds = self.grid.num_micro_batches // micro_batches_per_round(self.grid)
+        return (rounds == 1) & (self.grid.num_model_chunks > 1)
+
+    @property
     def optimizer_state(self) -> Column:
         optimizer, sizes = self.inputs.training.optimizer, self.totals.sizes
         moments = optimizer.num_moments * self.inputs.bytes_of("state") * sizes.own
@@ -138,6 +146,12 @@ class _Rank:
         shards = sizes.padded * self.inputs.bytes_of("gradient")
         held = np.where(self.reduced_each == 1, shards, sizes.local * self.inputs.bytes_of("reduce"))
         return held * self.totals.earlier
+
+    @property
+    def earlier_gradients(self) -> Column:
+        """Gradients of all chunks from earlier micro-batches."""
+        everything, last = self.accumulated(self.totals.sizes), self.accumulated(self.totals.last.total)
+        return np.where(self.alone, last, everything)
 
     def forming(self, sizes: Sizes) -> Column:
         """Gradients of ``sizes`` as autograd makes them, unless they are added in place to earlier ones."""
@@ -203,7 +217,7 @@ class _Rank:
     def loss(self) -> Terms:
         """Equation (1)."""
         return {
-            "gradients": self.accumulated(self.totals.sizes),
+            "gradients": self.earlier_gradients,
             "activations": self.totals.in_flight,
             "logits": self.totals.logits,
             "gathered_parameters": self.gathered(),
@@ -214,7 +228,7 @@ class _Rank:
     def first_backward(self) -> Terms:
         """Equation (2)."""
         return {
-            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side),
+            "gradients": self.earlier_gradients + self.forming(self.head_side),
             "activations": self.totals.in_flight - self.totals.head_kept,
             "recompute_working_set": self.totals.recomputed,
             "backward_working_set": self.totals.backward,
@@ -229,7 +243,7 @@ class _Rank:
         merged = self.totals.earlier * (1 - self.reduced_each)
         layer = last.last_layer.local * self.inputs.bytes_of("compute") * (1 - merged)
         return {
-            "gradients": self.accumulated(self.totals.sizes) + self.forming(self.head_side) + layer,
+            "gradients": self.earlier_gradients + self.forming(self.head_side) + layer,
             "activations": self.totals.in_flight - self.totals.head_kept - self.totals.layer,
             "gathered_parameters": self.gathered(),
             "hierarchical_shards": self.second_shards(),
@@ -240,8 +254,7 @@ class _Rank:
     def last_backward(self) -> Terms:
         """Equation (4)."""
         last, totals = self.totals.last, self.totals
-        alone = (totals.earlier == 0) & (self.grid.num_model_chunks > 1)
-        layers = np.where(alone, self.finished(last.layers), self.finished(totals.layer_sizes))
+        layers = np.where(self.alone, self.finished(last.layers), self.finished(totals.layer_sizes))
         root = np.where(self.pipeline == 1, self.finished(last.root), self.accumulated(last.root))
         return {
             "gradients": layers - self.finished(last.last_layer) + root + self.forming(self.head_side),
@@ -257,10 +270,12 @@ class _Rank:
         """Equation (5); a group is resharded before it is reduced, under a pipeline the others are not."""
         last, totals = self.totals.last, self.totals
         whole = np.maximum(last.root.local, last.last_layer.local) * self.inputs.bytes_of("compute")
-        layers = totals.layer_sizes.gathered * self.inputs.bytes_of("compute") * self.pipeline
+        elsewhere = (totals.sizes.padded - last.total.padded) * self.inputs.bytes_of("gradient")
+        gradients = np.where(self.alone, self.finished(last.total) + elsewhere, self.finished(totals.sizes))
+        layers = np.where(self.alone, last.layers.gathered, totals.layer_sizes.gathered) * self.pipeline
         return {
-            "gradients": self.finished(totals.sizes) + whole * self.wrapped * (1 - self.pipeline),
-            "gathered_parameters": layers * self.wrapped,
+            "gradients": gradients + whole * self.wrapped * (1 - self.pipeline),
+            "gathered_parameters": layers * self.wrapped * self.inputs.bytes_of("compute"),
             "communication_buffers": np.maximum(self.scatter(last.root), self.scatter(last.last_layer)),
             "pipeline_buffers": self.receive_buffers,
         }
