@@ -23,8 +23,6 @@ from planner.enumeration import (
 from planner.evaluation import Search, exact_seconds
 from planner.space import Space
 
-_MAX_CLIMBS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -39,15 +37,10 @@ class Step:
 def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
     """Price every step away from the best plan.
 
-    Where a budget ended the search early, a neighbour inside the space may be faster: it then becomes the best
-    and its own neighbours are looked at.
+    Where a budget ended the search early, a neighbour inside the space may be faster: it then becomes the best.
     """
-    for _ in range(_MAX_CLIMBS):
-        row = found.best()
-        neighbours = tuple(_price(step, found.seconds(row), space, found) for step in steps_from(row, space, found))
-        if found.best() == row:
-            break
-    return neighbours
+    row = found.best()
+    return tuple(_price(step, found.seconds(row), space, found) for step in steps_from(row, space, found))
 
 
 def steps_from(row: int, space: Space, found: Search) -> list[Step]:

@@ -67,23 +67,28 @@ def search(
     candidates = sift(space)
     if not candidates.fits.any():
         return explain_infeasible(space, candidates)
-    found = Search(candidates, node_budget)
+    return _recommend(space, Search(candidates, node_budget), top=top, total_tokens=total_tokens, started=started)
+
+
+def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | None, started: float) -> Recommendation:
+    """Prove the optimum, then gather everything shown beside it."""
     found.fastest()
     _refine_layouts(found, top)
-    advice = guide(found)
-    neighbours = find_neighbours(space, found)
-    row = found.best()
+    row = -1
+    while row != found.best():  # what looks around evaluates more candidates, and may find a faster one
+        row = found.best()
+        neighbours, advice, warnings = find_neighbours(space, found), guide(found), find_cautions(space, found)
     best = found.plan(row)
     ranking = fastest_by_layout(found)
     return Recommendation(
         best=best,
         alternatives=tuple(found.plan(other) for other in ranking[1 : max(1, top)]),
         ties=_ties(found, ranking),
-        rejections=candidates.rejections,
+        rejections=found.candidates.rejections,
         certificate=make_certificate(space, found, seconds=time.perf_counter() - started),
         guide=advice,
         neighbours=neighbours,
-        warnings=find_cautions(space, found),
+        warnings=warnings,
         duration=None if total_tokens is None else training_duration(best, total_tokens),
     )
 
