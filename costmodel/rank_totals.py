@@ -52,9 +52,10 @@ class RankTotals:
     ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
     ``in_flight``: equation (1); ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under
     its recomputation; ``recomputed`` and ``backward``: what its backward makes again and its widest gradients.
-    ``head_kept``: of it the head side's, which backward frees first; ``logits``: of one micro-batch's loss. ``received`` and ``sent``: chunks that receive their input from
-    another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight. ``earlier``:
-    1 where a backward has finished when the peak is reached.
+    ``head_kept``: the head side's part of A_c, which backward frees first; ``logits``: of one micro-batch's loss.
+    ``received`` and ``sent``: chunks that receive their input from another stage and that send their output;
+    ``.._in_flight``: such tensors of the micro-batches in flight. ``earlier``: 1 where a backward has finished when the
+    peak is reached.
     """
 
     sizes: Sizes
