@@ -4,24 +4,26 @@ One layer, one micro-batch of b sequences of s tokens. T = s b tokens; z = token
 sequence parallelism, else T); t tensor-parallel size; c bytes of the compute format and w = max(4, c), because norms and
 the unfused softmax work in float32 at least; h hidden, a query heads, k key-value heads, d head size, f feed-forward size.
 
-    (1) RMSNorm, two a layer: its input in float32, the normalised tensor, 1 / rms     2 (z h (4 + c) + 4 z)
+    (1) RMSNorm, two a layer: its input in w bytes, the normalised tensor, 1 / rms     2 (z h (w + c) + w z)
     (2) LayerNorm, two a layer: its input, mean and 1 / deviation                      2 (z h c + 2 z c)
     (3) gathered inputs of the first attention and feed-forward projections            2 T h c
-    (4) query and key norms (qwen3), as (1) per head                                   T (a + k) / t (d (4 + c) + 4)
+    (4) query and key norms (qwen3), as (1) per head                                   T (a + k) / t (d (w + c) + w)
     (5) fused attention: q, k, v, output, log-sum-exp                                  c T d (2 a + 2 k) / t + w T a / t
+        with a sliding window shorter than s, also a mask and expanded k and v         c s s + 2 c T d (a - k) / t
     (6) unfused attention: q, expanded k and v, probabilities in w bytes; output in c  w T (3 a d + a s) / t + c T a d / t
-    (7) gated feed-forward: gate, activation, up, their product                        4 c T f / t
-    (8) feed-forward: activation's saved tensors and its output                        g c T f / t
-        g = 5 for gelu_new (its formula in elementary operations), 2 for gelu and gelu_pytorch_tanh and silu, 1 for relu
+    (7) feed-forward: the activation's g saved tensors, its output among them          g c T f / t
+        g = 2 for one kernel that needs its input (silu, gelu), 1 for one that needs its output (relu), more for
+        formulas in elementary operations (gelu_new: 5)
+    (8) gated feed-forward, besides: the other branch and the product                  2 c T f / t
     (9) the layer's input, all that full recomputation keeps                           c z h
 
-``core_attention`` recomputation drops the log-sum-exp of (5), and of (6) all but c T d (a + 2 k) / t and the output.
+``core_attention`` recomputation keeps of (5) and (6) c T d (2 a + 2 k) / t: q, k, v and the output.
 Backward needs, beyond what is kept, the gradients of the widest point of the layer; unfused attention comes after the
 feed-forward's tensors are freed:
 
     (10) gated: the product's, then those of activation and up                         c (2 T f / t + T h)
-         not gated: those of the activation's elementary operations                    c (3 T f / t + T h)
-         unfused attention: the probabilities' and the scores'                         2 w T a s / t + c T h - (7) or (8)
+         not gated: the activation's, 3 in elementary operations, else 1               c (3 T f / t + T h)
+         unfused attention: the probabilities' and the scores'                         2 w T a s / t + c T h - (7) - (8)
 
 Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V columns (V / t in a parallel loss):
 
@@ -41,11 +43,22 @@ from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
 
-NORM_BYTES = 4
-GELU_NEW_TENSORS = 5
-ACTIVATION_TENSORS = {"gelu_new": GELU_NEW_TENSORS, "relu": 1}
-DEFAULT_ACTIVATION_TENSORS = 2
-GATED_TENSORS = 4
+WIDE_BYTES = 4
+# g of equation (7); functions that are not listed save their input and their output.
+ACTIVATION_TENSORS = {
+    "relu": 1,
+    "sigmoid": 1,
+    "tanh": 1,
+    "linear": 1,
+    "quick_gelu": 3,
+    "gelu_python": 4,
+    "gelu_accurate": 5,
+    "gelu_new": 5,
+    "gelu_python_tanh": 5,
+    "gelu_fast": 8,
+}
+ONE_KERNEL_TENSORS = 2
+GATE_TENSORS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +146,7 @@ def torch_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> End
     tokens = Tokens.of(training, grid)
     parallel = np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1)
     columns = ceil_div(np.full_like(parallel, model.padded_vocab_size), parallel)
-    table = max(NORM_BYTES, compute) * tokens.whole * columns
+    table = max(WIDE_BYTES, compute) * tokens.whole * columns
     return EndBytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
         probabilities=table,
@@ -144,24 +157,28 @@ def torch_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> End
 def _norm_bytes(model: ModelSpec, compute: int, tokens: Column) -> Column:
     """One norm, equations (1) and (2), without its output."""
     if model.norm == "rmsnorm":
-        return tokens * (model.hidden_size * (NORM_BYTES + compute) + NORM_BYTES)
+        wide = max(WIDE_BYTES, compute)
+        return tokens * (model.hidden_size * (wide + compute) + wide)
     return tokens * compute * (model.hidden_size + 2)
 
 
 def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> tuple[Column, Column]:
     """Equations (4) to (6) and what of them core-attention recomputation drops."""
     attention, compute = group.attention, BYTES_PER_ELEMENT[training.precision.compute]
-    wide = max(NORM_BYTES, compute)
+    wide = max(WIDE_BYTES, compute)
     heads, key_heads, head_dim = attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim
     share = ceil_div(training.sequence_length * grid.micro_batch_size * heads, grid.tensor_parallel_size)
     key_share = ceil_div(training.sequence_length * grid.micro_batch_size * key_heads, grid.tensor_parallel_size)
     norms = np.zeros_like(share)
     if attention.qk_norm:
-        norms = (share + key_share) * (head_dim * (NORM_BYTES + compute) + NORM_BYTES)
+        norms = (share + key_share) * (head_dim * (wide + compute) + wide)
     inputs = compute * head_dim * (share + 2 * key_share)
     output = compute * head_dim * share
     if training.attention_implementation == "fused":
-        return norms + inputs + output + wide * share, wide * share
+        internals = wide * share
+        if attention.window is not None and attention.window < training.sequence_length:
+            internals += 2 * compute * head_dim * (share - key_share) + compute * training.sequence_length**2
+        return norms + inputs + output + internals, internals
     internals = wide * share * 3 * head_dim + _scores(group, training, grid)
     return norms + internals + output, internals - inputs
 
@@ -170,7 +187,7 @@ def _scores(group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
     """One matrix of attention scores for every head; 0 with fused attention."""
     if training.attention_implementation == "fused":
         return np.zeros_like(grid.micro_batch_size)
-    wide = max(NORM_BYTES, BYTES_PER_ELEMENT[training.precision.compute])
+    wide = max(WIDE_BYTES, BYTES_PER_ELEMENT[training.precision.compute])
     rows = training.sequence_length * grid.micro_batch_size * group.attention.num_attention_heads
     return wide * training.sequence_length * ceil_div(rows, grid.tensor_parallel_size)
 
@@ -178,7 +195,7 @@ def _scores(group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
 def _feed_forward_tensors(group: LayerGroup) -> tuple[int, int]:
     """Kept and transient tensors of T f / t elements, equations (7), (8) and (10)."""
     feed_forward = group.feed_forward
+    tensors = ACTIVATION_TENSORS.get(feed_forward.activation, ONE_KERNEL_TENSORS)
     if feed_forward.gated:
-        return GATED_TENSORS, 2
-    tensors = ACTIVATION_TENSORS.get(feed_forward.activation, DEFAULT_ACTIVATION_TENSORS)
-    return tensors, 3 if feed_forward.activation == "gelu_new" else 1
+        return tensors + GATE_TENSORS, 2
+    return tensors, 3 if tensors > ONE_KERNEL_TENSORS else 1

@@ -183,7 +183,7 @@ class _Rank:
 
     def pipeline_buffers(self) -> Column:
         """Equation (9)."""
-        norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") == 4
+        norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") >= 4
         shared = (self.grid.recompute == FULL_RECOMPUTE) | norm_keeps_input
         totals = self.totals
         tensors = totals.sent_in_flight - shared * totals.received_in_flight
