@@ -18,7 +18,7 @@ from costmodel.specs import ExecutionError, InputError, Observation, Plan
 from executor.checks import check_data, check_runnable
 from executor.failures import load, root_cause, to_exception
 from executor.files import write_atomically
-from executor.worker import DEFAULT_TIMEOUT_SECONDS, OBSERVATION_FILE
+from executor.worker import OBSERVATION_FILE
 
 _STOP_SECONDS = 10.0
 
@@ -44,7 +44,7 @@ def run(
     node_rank: int = 0,
     rdzv_endpoint: str | None = None,
     progress: bool = True,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    timeout_seconds: float | None = None,
 ) -> Observation:
     """Train ``steps`` optimizer steps with the plan.
 
@@ -59,7 +59,7 @@ def run(
         node_rank: number of this node, from 0.
         rdzv_endpoint: host:port of node 0, where the nodes meet.
         progress: show loss and speed on stderr.
-        timeout_seconds: how long a process waits for another before the run fails.
+        timeout_seconds: how long a process waits for another before the run fails; None: 60, or 20 predicted steps.
 
     Returns:
         Losses of all steps, step times without the first two steps, and per rank the bytes of parameters,
@@ -75,13 +75,9 @@ def run(
     _check(plan, steps=steps, data=data_path, output=output_path, force=force, nodes=nodes)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
         folder = Path(name)
-        write_atomically(folder / "plan.json", plan.model_dump_json())
-        worker = ["--plan", str(folder / "plan.json"), "--steps", str(steps), "--output", str(folder)]
-        worker += ["--failures", str(folder), "--timeout-seconds", str(timeout_seconds)]
-        worker += [] if data_path is None else ["--data", str(data_path.resolve())]
-        worker += [] if seed is None else ["--seed", str(seed)]
-        worker += [] if progress else ["--no-progress"]
-        _start_and_wait(plan, worker, nodes, folder)
+        arguments = worker_arguments(plan, folder, steps=steps, data=data_path, seed=seed, progress=progress)
+        arguments += [] if timeout_seconds is None else ["--timeout-seconds", str(timeout_seconds)]
+        _start_and_wait(plan, arguments, nodes, folder)
         observation = Observation.model_validate_json((folder / OBSERVATION_FILE).read_text())
     if output_path is not None:
         write_atomically(output_path, observation.model_dump_json(indent=2) + "\n")
@@ -152,9 +148,21 @@ def worker_environment(num_processes: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _start_and_wait(plan: Plan, worker: list[str], nodes: Nodes, folder: Path) -> None:
+def worker_arguments(
+    plan: Plan, folder: Path, *, steps: int, data: Path | None, seed: int | None, progress: bool
+) -> list[str]:
+    """The command line of `executor.worker`, everything in ``folder``; writes the plan there."""
+    write_atomically(folder / "plan.json", plan.model_dump_json())
+    arguments = ["--plan", str(folder / "plan.json"), "--steps", str(steps), "--output", str(folder)]
+    arguments += ["--failures", str(folder)]
+    arguments += [] if data is None else ["--data", str(data.resolve())]
+    arguments += [] if seed is None else ["--seed", str(seed)]
+    return arguments if progress else [*arguments, "--no-progress"]
+
+
+def _start_and_wait(plan: Plan, arguments: list[str], nodes: Nodes, folder: Path) -> None:
     command = [sys.executable, "-m", "executor.agent", str(folder), *torchrun_arguments(plan, nodes)]
-    command += ["-m", "executor.worker", *worker]
+    command += ["-m", "executor.worker", *arguments]
     run_command(command, worker_environment(plan.num_devices_used // nodes.nnodes), folder)
 
 
@@ -165,8 +173,9 @@ def run_command(command: list[str], environment: dict[str, str], folder: Path) -
         InputError: when it failed because of its input.
         ExecutionError: when it failed otherwise; names the rank and the cause.
     """
-    # Its own session: Ctrl-C reaches it through us, once, and nothing of it survives us.
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    # Its own session: Ctrl-C reaches it through us, once, and nothing of it survives us. Whatever a library prints to
+    # stdout goes to stderr (2): stdout belongs to the caller's answer.
+    process = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)
     try:
         with _forwarded_signals(process):
             code = process.wait()

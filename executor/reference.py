@@ -14,14 +14,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from costmodel.specs import InputError, Observation, Plan
 from executor.checks import check_data, check_runnable
 from executor.data import GlobalBatches
 from executor.failures import describe, save
 from executor.files import read_plan, write_atomically
-from executor.launch import run_command, worker_environment
+from executor.launch import run_command, worker_arguments, worker_environment
 from executor.progress import ProgressReport
 from executor.tokenize import load_tokens
 from executor.worker import OBSERVATION_FILE, parse_arguments
@@ -57,13 +57,8 @@ def run_reference(
     check_data(plan, data_path)
     with tempfile.TemporaryDirectory(prefix="meshwright-reference-") as name:
         folder = Path(name)
-        write_atomically(folder / "plan.json", plan.model_dump_json())
-        command = [sys.executable, "-m", "executor.reference", "--plan", str(folder / "plan.json")]
-        command += ["--steps", str(steps), "--output", name, "--failures", name]
-        command += [] if data_path is None else ["--data", str(data_path.resolve())]
-        command += [] if seed is None else ["--seed", str(seed)]
-        command += [] if progress else ["--no-progress"]
-        run_command(command, worker_environment(1), folder)
+        arguments = worker_arguments(plan, folder, steps=steps, data=data_path, seed=seed, progress=progress)
+        run_command([sys.executable, "-m", "executor.reference", *arguments], worker_environment(1), folder)
         return Observation.model_validate_json((folder / OBSERVATION_FILE).read_text())
 
 
@@ -89,32 +84,24 @@ def train_plain(plan: Plan, batches: GlobalBatches, *, steps: int, seed: int, pr
 
 
 def build_plain_model(plan: Plan, seed: int) -> nn.Module:
-    """The whole model with the weights that every plan starts from."""
+    """The whole model, as `transformers` makes it, with the weights that every plan starts from."""
     import torch
+    from transformers import AutoModelForCausalLM
 
-    from executor.hf_models import DTYPES, build_whole_model, module_names
+    from executor.hf_models import DTYPES, build_config, keep_norms_in_double, module_names
     from executor.initialize import RandomWeights, SafetensorsWeights, WeightSource
 
-    model: Any = build_whole_model(plan.model, DTYPES[plan.training.precision.parameter])
-    _materialise(model)
-    source: WeightSource = RandomWeights(seed, model.config)
+    config, dtype = build_config(plan.model), DTYPES[plan.training.precision.parameter]
+    model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    if dtype == torch.float64:
+        keep_norms_in_double(model)
+    source: WeightSource = RandomWeights(seed, config)
     if plan.model.weights_path is not None:
         source = SafetensorsWeights(plan.model.weights_path, base=module_names(plan.model).base)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(source.rows(name, tuple(parameter.shape), 0, parameter.shape[0]))
-    return model
-
-
-def _materialise(model: nn.Module) -> None:
-    """Memory for a meta model; tables that are no parameters (rotary frequencies) are computed anew."""
-    for name, module in list(model.named_modules()):
-        if hasattr(module, "inv_freq"):
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, type(module)(model.config))
-    for module in model.modules():
-        if not hasattr(module, "inv_freq"):
-            module.to_empty(device="cpu", recurse=False)
+    return model.train()
 
 
 def accumulate_gradients(plan: Plan, model: nn.Module, batch: torch.Tensor) -> float:

@@ -26,7 +26,8 @@ from executor.progress import ProgressReport
 from executor.tokenize import load_tokens
 
 OBSERVATION_FILE = "observation.json"
-DEFAULT_TIMEOUT_SECONDS = 60.0
+SHORTEST_TIMEOUT_SECONDS = 60.0
+TIMEOUT_STEPS = 20
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -41,7 +42,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--force", action="store_true", help=f"replace an existing {OBSERVATION_FILE}")
     parser.add_argument("--no-progress", action="store_true", help="show no progress")
     parser.add_argument(
-        "--timeout-seconds", type=float, default=DEFAULT_TIMEOUT_SECONDS, help="how long a process waits for another"
+        "--timeout-seconds", type=float, help="how long a process waits for another; default: 60, or 20 predicted steps"
     )
     parser.add_argument("--failures", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -75,11 +76,19 @@ def work(options: argparse.Namespace) -> Observation:
     tokens = load_tokens(plan.model, options.data)
     batches = GlobalBatches(tokens, plan.training.sequence_length, plan.training.global_batch_size, seed)
     device_kind = options.device or plan.cluster.device.kind
+    if options.timeout_seconds is None:
+        options.timeout_seconds = default_timeout(plan)
     _join(plan, device_kind, options.timeout_seconds)
     observation = _train(plan, batches, tokens, device_kind=device_kind, seed=seed, options=options)
     if int(os.environ.get("LOCAL_RANK", "0")) == 0:
         write_atomically(output, observation.model_dump_json(indent=2) + "\n")
     return observation
+
+
+def default_timeout(plan: Plan) -> float:
+    """Seconds that no process of a healthy run waits for another: many steps, and enough for a slow start."""
+    predicted = plan.estimate.step_time_seconds.high if plan.estimate is not None else 0.0
+    return max(SHORTEST_TIMEOUT_SECONDS, TIMEOUT_STEPS * predicted)
 
 
 def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:

@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_documents import sample_estimate
 from tiny_plans import local_cluster, tiny_model, tiny_plan
 
 from costmodel.runtimes.loader import load_runtime
-from costmodel.specs import InputError, Plan, RuntimeRef, with_hash
+from costmodel.specs import InputError, Interval, Plan, RuntimeRef, with_hash
 from executor import launch
 from executor.checks import notices
 from executor.files import read_plan
 from executor.launch import Nodes, run, torchrun_arguments, worker_environment
+from executor.worker import default_timeout
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +144,16 @@ def test_a_plan_file_that_was_edited(tmp_path: Path) -> None:
             read_plan(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_plan(tmp_path / "nowhere.json")
+
+
+def test_a_process_waits_for_sixty_seconds_or_twenty_predicted_steps() -> None:
+    plan = tiny_plan()
+    assert default_timeout(plan) == 60
+
+    def predicting(seconds: float) -> Plan:
+        interval = Interval(value=seconds, low=seconds, high=1.5 * seconds)
+        estimate = sample_estimate().model_copy(update={"step_time_seconds": interval})
+        return plan.model_copy(update={"estimate": estimate})
+
+    assert default_timeout(predicting(1.0)) == 60
+    assert default_timeout(predicting(10.0)) == 300

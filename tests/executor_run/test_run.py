@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_plans import num_tiny_parameters, tiny_plan
+from tiny_plans import num_tiny_parameters, tiny_gpt2, tiny_plan
 
 from costmodel.specs import ExecutionError, Observation, Plan
 from executor.launch import run
@@ -101,6 +101,13 @@ def test_every_kind_of_parallelism_learns_the_same(sizes: dict[str, Any], refere
     assert observation.losses == pytest.approx(reference, abs=1e-12)
     assert {peak.rank for peak in observation.peaks} == {0, 1}
     assert len(observation.memory) == 6
+
+
+def test_gpt2_learns_the_same() -> None:
+    """Learned positions, biases and a tied head."""
+    plan = tiny_plan(model=tiny_gpt2(), data_parallel_shard_size=2, zero_stage=2)
+    expected = run_reference(plan, steps=3, progress=False).losses
+    assert run(plan, steps=3, progress=False).losses == pytest.approx(expected, abs=1e-12)
 
 
 def test_one_step_is_watched_but_not_timed(reference: tuple[float, ...], capfd: pytest.CaptureFixture[str]) -> None:

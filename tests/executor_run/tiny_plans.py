@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from costmodel.build import build_plan
+from costmodel.models.loader import load_model
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import (
     AttentionSpec,
@@ -64,6 +68,14 @@ def tiny_model(**overrides: Any) -> ModelSpec:
         "hf_config": config,
     }
     return ModelSpec(**{**fields, **overrides})
+
+
+def tiny_gpt2() -> ModelSpec:
+    config = {"model_type": "gpt2", "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4, "n_positions": 64}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps({**config, "vocab_size": VOCABULARY, "activation_function": "gelu_new"}))
+        return load_model(path)
 
 
 def num_tiny_parameters() -> int:
