@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,11 +74,10 @@ class SafetensorsWeights:
 
     def __init__(self, folder: str, *, base: str) -> None:
         self.folder, self.base = folder, base
-        self._stack = ExitStack()
         self._files: dict[str, Any] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
             try:
-                file = self._stack.enter_context(safe_open(path, framework="pt"))
+                file = safe_open(path, framework="pt")
             except Exception as error:
                 raise InputError(f"weights file {path} cannot be read: {error}") from error
             self._files.update(dict.fromkeys(file.keys(), file))
@@ -96,10 +94,6 @@ class SafetensorsWeights:
             raise InputError(f"weight {name} has shape {list(part.get_shape())}; the model needs {list(shape)}")
         values: torch.Tensor = part[start:stop]
         return values
-
-    def close(self) -> None:
-        """Close the files."""
-        self._stack.close()
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from costmodel.runtimes.rules import check
 from costmodel.specs import InputError, Plan
@@ -22,7 +21,7 @@ from executor.adapter import (
 from executor.clip import scale_gradients, squared_norm
 from executor.data_parallel import prepare_micro_batch, wrap_data_parallel
 from executor.hf_models import Stage
-from executor.initialize import RandomWeights, SafetensorsWeights, fill_parameters
+from executor.initialize import RandomWeights, SafetensorsWeights, WeightSource, fill_parameters
 from executor.loss import loss_context
 from executor.mesh import build_mesh
 from executor.optimizer import build_optimizer
@@ -74,8 +73,10 @@ class TrainingRun:
         self._pipeline = Pipeline(self.stages, plan, self.mesh, device) if pipelined else None
         tied = pipelined and plan.model.tie_word_embeddings
         self._tied = TiedWeights(self.stages, self.mesh) if tied else None
+        # The modules swap sharded parameters for gathered ones while they compute; these are the ones that stay.
+        self._parameters = [(clean_name(name), p) for stage in self.stages for name, p in stage.named_parameters()]
         self._initialize(plan.training.seed if seed is None else seed)
-        self.optimizer = build_optimizer((parameter for _, parameter in self._parameters()), plan.training.optimizer)
+        self.optimizer = build_optimizer((parameter for _, parameter in self._parameters), plan.training.optimizer)
 
     def _lay_out(self, stage: Stage) -> None:
         wrap_tensor_parallel(stage, self.plan.parallel, self.mesh)
@@ -86,18 +87,11 @@ class TrainingRun:
 
     def _initialize(self, seed: int) -> None:
         stage, folder = self.stages[0], self.plan.model.weights_path
-        source = (
-            RandomWeights(seed, stage.config) if folder is None else SafetensorsWeights(folder, base=stage.names.base)
-        )
-        named = [(stage.names.embedding_weight if self._is_copy(name) else name, p) for name, p in self._parameters()]
+        named = [(stage.names.embedding_weight if self._is_copy(name) else name, p) for name, p in self._parameters]
+        source: WeightSource = RandomWeights(seed, stage.config)
+        if folder is not None:
+            source = SafetensorsWeights(folder, base=stage.names.base)
         fill_parameters(named, source, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
-        if isinstance(source, SafetensorsWeights):
-            source.close()
-
-    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        for stage in self.stages:
-            for name, parameter in stage.named_parameters():
-                yield clean_name(name), parameter
 
     def _is_copy(self, name: str) -> bool:
         """Whether the parameter is the last stage's copy of a tied embedding, not a parameter of its own."""
@@ -115,7 +109,7 @@ class TrainingRun:
 
     def named_local_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Fully qualified names and this process's plain tensors (views, no copies)."""
-        for name, parameter in self._parameters():
+        for name, parameter in self._parameters:
             yield name, local_tensor(parameter)
 
     def parameter_tensors(self) -> Iterator[torch.Tensor]:
@@ -147,7 +141,7 @@ class TrainingRun:
         with loss_context(self.plan.parallel.loss_parallel):
             loss = self._forward_backward(inputs, targets)
         self._notify_reduction()
-        sum_partial_gradients(self._parameters(), self.mesh)
+        sum_partial_gradients(self._parameters, self.mesh)
         if self._tied is not None:
             self._tied.sum_gradients()
         result = self._clip(loss)
@@ -159,7 +153,7 @@ class TrainingRun:
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """Whole tensors by fully qualified name, on the CPU, on global rank 0; an empty dict elsewhere. All must call."""
-        return gather_state(((name, p) for name, p in self._parameters() if not self._is_copy(name)), self.mesh)
+        return gather_state(((name, p) for name, p in self._parameters if not self._is_copy(name)), self.mesh)
 
     def _split_batch(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parallel, training = self.plan.parallel, self.plan.training
@@ -197,7 +191,7 @@ class TrainingRun:
     def _clip(self, loss: torch.Tensor) -> StepResult:
         """Clip, and make the loss global; both need sums over all processes, so they share one all-reduce."""
         gradients, owned = [], []
-        for name, parameter in self._parameters():
+        for name, parameter in self._parameters:
             assert parameter.grad is not None
             gradients.append(local_tensor(parameter.grad))
             if owns(sharded_dims(parameter), self.mesh.coordinates) and not self._is_copy(name):

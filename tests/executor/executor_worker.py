@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections import Counter
 from datetime import timedelta
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from executor_harness import Parity
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from costmodel.specs import InputError, ModelSpec, Plan, TrainingSpec
@@ -162,6 +166,50 @@ def state(plan: Plan, job: dict[str, Any]) -> list[dict[str, tuple[int, int, int
     return ranks if job["rank"] == 0 else None
 
 
+class Traffic(TorchDispatchMode):
+    """Counts collectives of one process: (operation, size of its group by the ratio of output to input) -> calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[tuple[str, int]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # a DTensor first turns itself into local operations
+        name = func._schema.name.removeprefix("c10d::").strip("_")
+        if func.namespace == "c10d" and name in ("allgather_base", "reduce_scatter_base"):
+            output, given = args[0].numel(), args[1].numel()
+            self.calls[name, max(output // given, given // output)] += 1
+        elif func.namespace == "c10d" and name.startswith("allreduce") and args[0][0].numel() > 2:
+            self.calls["allreduce", 0] += 1  # not the clipping and loss scalars
+        return func(*args, **(kwargs or {}))
+
+
+def traffic(plan: Plan, job: dict[str, Any]) -> dict[tuple[str, int], int]:
+    """Collectives of rank 0 in the second step."""
+    run = TrainingRun(plan, device=torch.device("cpu"))
+    run.step(own_share(tokens(plan.training, plan.model.vocab_size, 0), run))
+    with Traffic() as seen:
+        run.step(own_share(tokens(plan.training, plan.model.vocab_size, 1), run))
+    return dict(seen.calls)
+
+
+def loaded(plan: Plan, job: dict[str, Any]) -> tuple[int, float] | None:
+    """Save other weights, start the plan from them; number of tensors and the largest difference of what it holds."""
+    other = plain_model(plan.model, plan.training.model_copy(update={"seed": plan.training.seed + 1}))
+    folder = str(Path(job["store"]).parent)
+    if job["rank"] == 0:
+        other.save_pretrained(folder, max_shard_size="100KB")  # several files
+    dist.barrier()
+    model = plan.model.model_copy(update={"weights_path": folder})
+    state = TrainingRun(plan.model_copy(update={"model": model}), device=torch.device("cpu")).full_state()
+    if job["rank"] != 0:
+        return None
+    weights = dict(other.named_parameters())
+    assert state.keys() == weights.keys()
+    return len(state), max((state[name] - weights[name]).abs().max().item() for name in weights)
+
+
 def bad_batch(plan: Plan, job: dict[str, Any]) -> str:
     """The message about a batch of the wrong shape."""
     run = TrainingRun(plan, device=torch.device("cpu"))
@@ -172,4 +220,4 @@ def bad_batch(plan: Plan, job: dict[str, Any]) -> str:
     return "accepted"
 
 
-_JOBS = {"parity": parity, "state": state, "bad_batch": bad_batch}
+_JOBS = {"parity": parity, "state": state, "bad_batch": bad_batch, "traffic": traffic, "loaded": loaded}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from executor_plans import CONFIGS, make_model
+from executor_harness import Pool
+from executor_plans import CONFIGS, make_model, make_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -122,7 +123,21 @@ def test_weights_are_read_from_safetensors(tmp_path: Path) -> None:
         source.rows("lm_head.bias", (4,), 0, 4)
     with pytest.raises(InputError, match=r"has shape \[6, 4\]; the model needs \[7, 4\]"):
         source.rows("lm_head.weight", (7, 4), 0, 7)
-    source.close()
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("model", "num_tensors"), [("gpt2-63", 52), ("llama-tied-63", 38)])
+def test_a_sharded_run_starts_from_saved_weights(pool: Pool, model: str, num_tensors: int) -> None:
+    sizes = {"tensor_parallel_size": 2, "data_parallel_shard_size": 2, "zero_stage": 3}
+    job = {"kind": "loaded", "plan": make_plan(model, **sizes).model_dump_json()}
+    assert pool.run(4, job) == (num_tensors, 0.0)
+
+
+@pytest.mark.distributed
+def test_a_pipeline_starts_from_saved_weights(pool: Pool) -> None:
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "pipeline_schedule": "gpipe"}
+    job = {"kind": "loaded", "plan": make_plan("qwen3-tied", **sizes).model_dump_json()}
+    assert pool.run(4, job) == (46, 0.0)
 
 
 def test_unreadable_weights_are_bad_input(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "zero2-sgd": {**zero(2), "optimizer": SGD},
     "hybrid-zero2": zero(2, data_parallel_replicate_size=2),
     "hpz": zero(3, 4, hierarchical_partition_size=2),
+    "zero2-tied": zero(2, model="gpt2-63"),
+    "tp2-zero3-tied": {**TP, **zero(3), "model": "llama-tied-63"},
     "tp2": {**TP, "micro_batch_size": 4},
     "tp2-gpt2": {**TP, "micro_batch_size": 4, "model": "gpt2-63"},
     "pp2": {**PP, "micro_batch_size": 2},

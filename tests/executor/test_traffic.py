@@ -1,0 +1,79 @@
+"""How often data parallelism communicates in one step, counted on a running plan (docs/architecture.md).
+
+The model has 4 layers, so 5 groups of parameters (4 layers and the root); a pipeline stage of 2 layers has 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from executor_harness import Pool
+from executor_plans import make_plan
+
+pytestmark = pytest.mark.distributed
+
+GROUPS = 5
+STAGE_GROUPS = 3
+
+
+def zero(stage: int, shards: int = 2, **sizes: Any) -> dict[str, Any]:
+    return {"zero_stage": stage, "data_parallel_shard_size": shards, "micro_batch_size": 1, **sizes}
+
+
+def count(pool: Pool, **sizes: Any) -> tuple[int, dict[tuple[str, int], int]]:
+    plan = make_plan(**sizes)
+    calls = pool.run(plan.num_devices_used, {"kind": "traffic", "plan": plan.model_dump_json()})
+    return plan.parallel.num_micro_batches, calls
+
+
+def test_replicate_reduces_once_per_step(pool: Pool) -> None:
+    micro_batches, calls = count(pool, data_parallel_replicate_size=2, micro_batch_size=1)
+    assert micro_batches == 4
+    assert calls == {("allreduce", 0): GROUPS}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_stages_differ_in_when_they_communicate(pool: Pool, stage: int) -> None:
+    micro_batches, calls = count(pool, **zero(stage))
+    gathers = {1: 1, 2: 1, 3: 2 * micro_batches}[stage]
+    reductions = {1: 1, 2: micro_batches, 3: micro_batches}[stage]
+    assert micro_batches == 4
+    assert calls == {("allgather_base", 2): gathers * GROUPS, ("reduce_scatter_base", 2): reductions * GROUPS}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_hybrid_shard_reduces_over_replicas_once_per_step(pool: Pool, stage: int) -> None:
+    micro_batches, calls = count(pool, **zero(stage, data_parallel_replicate_size=2))
+    assert micro_batches == 2
+    assert calls["reduce_scatter_base", 2] == (GROUPS if stage == 1 else micro_batches * GROUPS)
+    assert calls["allreduce", 0] == GROUPS
+
+
+def test_hpz_gathers_backward_inside_its_groups(pool: Pool) -> None:
+    micro_batches, calls = count(pool, **zero(3, 4, hierarchical_partition_size=2))
+    per_pass = micro_batches * GROUPS
+    assert calls == {
+        ("allgather_base", 4): per_pass,
+        ("allgather_base", 2): per_pass,
+        ("reduce_scatter_base", 4): per_pass,
+    }
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved_1f1b", 2)])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_pipelines_reduce_once_and_gather_forward(pool: Pool, schedule: str, chunks: int, stage: int) -> None:
+    sizes = {"pipeline_parallel_size": 2, "pipeline_schedule": schedule, "num_model_chunks": chunks}
+    micro_batches, calls = count(pool, **sizes, **zero(stage))
+    gathers = 1 if stage == 2 else micro_batches + 1
+    assert micro_batches == 4
+    assert calls == {
+        ("allgather_base", 2): gathers * STAGE_GROUPS,
+        ("reduce_scatter_base", 2): STAGE_GROUPS,
+    }
+
+
+def test_sequence_parallel_sums_all_norms_in_one_message(pool: Pool) -> None:
+    sizes: dict[str, Any] = {"tensor_parallel_size": 2, "micro_batch_size": 1}
+    assert count(pool, **sizes, sequence_parallel=True, loss_parallel=True)[1] == {("allreduce", 0): 1}
+    assert count(pool, **sizes)[1] == {}
