@@ -34,10 +34,11 @@ Runtime ``torch`` (sharding ``fsdp2``). *Plain*: one data-parallel replica and C
 
     Gathered copies, hpZ's per-group copies and collectives' buffers are working memory (stage_memory.py), not state.
 
-Runtime ``megatron`` (sharding ``flat``): buffers live from initialisation on; with the distributed optimizer d devices
-share the optimizer state (d = 1 without).
+Runtime ``megatron`` (sharding ``flat``): buffers live from initialisation on; the distributed optimizer is ZeRO 1 over d
+devices. A state that a ZeRO stage shards has ceil(local / d) elements: optimizer state from stage 1, gradients from 2,
+parameters from 3.
 
-     (10) parameters P local; gradients G local; optimizer state M ceil(local / d), after the first step (M + k S) ceil(local / d)
+     (10) parameters P local; gradients G local; optimizer state M ceil(local / d), after the first step (M + k S) of it
 
 Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param,_fsdp_param_group,_fsdp_collectives}.py,
 torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-guide/dist_optimizer.md.
@@ -50,8 +51,18 @@ from functools import reduce
 
 import numpy as np
 
-from costmodel.shard_sizes import Cut, ModelSizes, Sizes, ceil_div, model_sizes
-from costmodel.specs import BYTES_PER_ELEMENT, InputError, Instant, ModelSpec, Plan, RuntimeProfile, TrainingSpec
+from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes
+from costmodel.specs import (
+    BYTES_PER_ELEMENT,
+    InputError,
+    Instant,
+    ModelSpec,
+    OptimizerSpec,
+    Plan,
+    PrecisionSpec,
+    RuntimeProfile,
+    TrainingSpec,
+)
 from costmodel.stage_contents import Chunk, plan_contents
 
 ADAM_STEP_BYTES = 4
@@ -184,17 +195,37 @@ def _before_reduction(plan: Plan, chunks: list[ChunkSizes]) -> int:
     return accumulated if precision.compute == precision.reduce else accumulated + current
 
 
+def flat_state_bytes(
+    elements: int, shards: int, zero_stage: int, *, precision: PrecisionSpec, optimizer: OptimizerSpec
+) -> StateBytes:
+    """Equation (10) after the first step, for any ZeRO stage.
+
+    Args:
+        elements: parameters of one device before sharding.
+        shards: d, devices that share the state.
+        zero_stage: 0 to 3; arXiv 1910.02054 figure 1 calls 1 to 3 P_os, P_os+g and P_os+g+p.
+        precision: number formats.
+        optimizer: AdamW or SGD.
+    """
+    shard = -(-elements // shards)
+    held = [shard if zero_stage >= stage else elements for stage in (3, 2, 1)]
+    master = BYTES_PER_ELEMENT[precision.master] if precision.master else 0
+    return StateBytes(
+        parameters=held[0] * BYTES_PER_ELEMENT[precision.parameter],
+        gradients=held[1] * BYTES_PER_ELEMENT[precision.gradient],
+        optimizer_state=held[2] * (master + optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]),
+    )
+
+
 def _flat_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateBytes]:
     """Equation (10)."""
-    precision = plan.training.precision
-    local = reduce(Sizes.__add__, (chunk.total for chunk in chunks)).local
-    parameters = int(local[0]) * BYTES_PER_ELEMENT[precision.parameter]
-    gradients = int(local[0]) * BYTES_PER_ELEMENT[precision.gradient]
-    shard = int(ceil_div(local, plan.parallel.data_parallel_shard_size)[0])
-    master = shard * (BYTES_PER_ELEMENT[precision.master] if precision.master else 0)
-    moments = shard * plan.training.optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]
-    before = StateBytes(parameters, gradients, master)
-    after = StateBytes(parameters, gradients, master + moments)
+    parallel, precision = plan.parallel, plan.training.precision
+    elements = int(reduce(Sizes.__add__, (chunk.total for chunk in chunks)).local[0])
+    shards, stage = parallel.data_parallel_shard_size, parallel.zero_stage
+    optimizer = plan.training.optimizer
+    after = flat_state_bytes(elements, shards, stage, precision=precision, optimizer=optimizer)
+    without_moments = OptimizerSpec(name="sgd", momentum=0.0)
+    before = flat_state_bytes(elements, shards, stage, precision=precision, optimizer=without_moments)
     return {"after_init": before, "before_reduction": after, "after_step": after}
 
 
