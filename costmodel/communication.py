@@ -7,7 +7,7 @@ Counts are per pipeline rank over all its chunks. For a rank with l layers, m mi
     (2) embedding: one of (1) forward; head: one of (1) backward, an all-gather of its input with sequence parallelism; loss:
         3 all-reduces of T fp32 numbers, or an all-gather of the logits
     (3) pipeline: one message per micro-batch and boundary in each direction
-    (4) data parallel: sharding.py, equations (1) to (6)
+    (4) data parallel: sharding.py, equations (1) to (3), as often as frequency.py says
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.collectives import Group, all_gather_bytes, all_reduce_bytes, reduce_scatter_bytes
 from costmodel.setting import Setting
-from costmodel.sharding import data_groups, frequency
+from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT, Communication
 from costmodel.step import holds_tied_copy, stage_parameters
 
@@ -129,21 +129,21 @@ def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
 
 def _data_calls(setting: Setting, rank: int) -> list[Call]:
     """Equation (4)."""
-    groups, often = data_groups(setting), frequency(setting.grid, sharding=setting.problem.runtime.sharding)
+    groups, often = data_groups(setting), setting.often
     precision = setting.problem.training.precision
     parameters = float(setting.per_rank(stage_parameters(setting))[0, rank])
     pieces = float(setting.contents.calls[0, rank :: setting.num_ranks].sum())
     gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
     partitioned = setting.grid.hierarchical_partition_size[0] > 0
-    forward = float(np.ravel(often.forward_gather + often.first_gather)[0])
-    backward = float(np.ravel(often.backward_gather)[0])
-    reduces = float(np.ravel(often.backward_reduce + often.last_reduce)[0])
+    forward = float(often.forward_gather[0] + often.first_gather[0])
+    backward = float(often.backward_gather[0])
+    reduces, replicas = float(often.backward_reduce[0] + often.last_reduce[0]), float(often.replicas[0])
     again = groups.partition if partitioned else groups.shard
     shards = float(np.ravel(groups.shard.size)[0])
     return [
         Call("dp_shard", "all_gather", forward * pieces, forward * gathered, groups.shard),
         Call("dp_shard", "all_gather", backward * pieces, backward * gathered, again),
         Call("dp_shard", "reduce_scatter", reduces * pieces, reduces * reduced, groups.shard),
-        Call("dp_replicate", "all_reduce", reduces * pieces, reduces * reduced / shards, groups.replicate),
+        Call("dp_replicate", "all_reduce", replicas * pieces, replicas * reduced / shards, groups.replicate),
     ]

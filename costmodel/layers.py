@@ -7,8 +7,9 @@ and T without:
     (1) projections: [T, h] x [h, (a + 2k) d / t], [T, a d / t] x [a d / t, h], [T, h] x [h, g f / t], [T, f / t] x [f / t, h]
     (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s
     (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
-    (4) tensors moved forward: norms 2 x 2 h T', residual additions 2 x 3 h T', activation (g + 1) f T / t, rotary
-        2 (a + k) d T / t; backward: norms 2 x 3 h T', additions 2 x 3 h T', activation (2 g + 1) f T / t, rotary as forward
+    (4) elements moved: norms 2 h T', residual additions 3 x 2 h T' in each direction, activation f T / t, rotary
+        (a + k) d T / t, times the runtime's accesses per element; backward also the sums of input gradients of separate
+        projections (3 h T each) and one read of every output that has a bias
     (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
         moves these bytes inside the weight-gradient products
     (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
@@ -29,13 +30,20 @@ from costmodel.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One micro-batch as a rank sees it, in columns; ``sequence_length`` is the same everywhere."""
+    """One micro-batch as a rank sees it, in columns; ``sequence_length`` is the same everywhere.
+
+    ``wrapped`` is 1 where layers are wrapped for data parallelism; ``*_collectives`` are the gathers and reductions of one
+    layer's parameters in one pass.
+    """
 
     sequences: Column
     sequence_length: int
     tensor_parallel: Column
     sequence_parallel: Column
     loss_parallel: Column
+    wrapped: Column
+    forward_collectives: Column
+    backward_collectives: Column
 
     @property
     def tokens(self) -> Column:
@@ -90,24 +98,21 @@ def layer_passes(
 
     ``stream`` of the backward excludes separate gradient accumulation, see `accumulation_seconds`.
     """
-    pairs = projections(model, group, batch.tensor_parallel, fused=stack.fused_projections > 0)
+    pairs = projections(model, group, batch.tensor_parallel, fused=fuses_projections(model, stack))
     costs = [product_passes(training, rows=batch.tokens, sizes=pair, ceiling=ceiling, stack=stack) for pair in pairs]
     products, products_backward, flops = (np.sum(column, axis=0) for column in zip(*costs, strict=True))
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
-    norms, others, others_backward = _moved_elements(model, group, batch)
-    norm_factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
-    moved = norm_factor * norms + stack.elementwise_traffic_factor * others
-    moved_backward = 1.5 * norm_factor * norms + stack.elementwise_traffic_factor * others_backward
+    moved, moved_backward = _moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
     forward = PassCost(
         matmul=products,
         attention=core.attention,
-        stream=stream_seconds(ceiling, moved * ceiling.element_bytes),
+        stream=stream_seconds(ceiling, moved),
         flops=flops + core.flops,
     )
     backward = PassCost(
         matmul=products_backward,
         attention=core_backward.attention,
-        stream=stream_seconds(ceiling, moved_backward * ceiling.element_bytes),
+        stream=stream_seconds(ceiling, moved_backward),
         flops=2.0 * flops + core_backward.flops,
     )
     return forward, backward, core
@@ -124,18 +129,54 @@ def product_passes(
     return product, product + weight_gradient, 2.0 * rows * inner * outer
 
 
-def _moved_elements(model: ModelSpec, group: LayerGroup, batch: MicroBatch) -> tuple[Column, Column, Column]:
-    """Elements moved by norms forward, and by everything else forward and backward, equation (4)."""
+def fuses_projections(model: ModelSpec, stack: Stack) -> bool:
+    """Whether query, key and value are one product; GPT-2's code always has it so."""
+    return stack.fused_projections > 0 or model.family == "gpt"
+
+
+def norm_bytes(model: ModelSpec, stack: Stack, *, elements: Column, element_bytes: int) -> tuple[Column, Column]:
+    """Bytes moved by a norm over ``elements``, forward and backward; torch's layer norm is one kernel in each direction."""
+    if model.norm == "layernorm":
+        return 2.0 * elements * element_bytes, 3.0 * elements * element_bytes
+    width = max(stack.rmsnorm_least_bytes, element_bytes)
+    return stack.rmsnorm_forward_accesses * elements * width, stack.rmsnorm_backward_accesses * elements * width
+
+
+def _moved_bytes(
+    model: ModelSpec, group: LayerGroup, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
+) -> tuple[Column, Column]:
+    """Bytes moved by everything but products and attention, forward and backward, equation (4)."""
     attention, feed_forward = group.attention, group.feed_forward
-    heads = attention.num_attention_heads + attention.num_key_value_heads
-    query_key = heads * attention.head_dim * batch.tokens / batch.tensor_parallel
-    norms = 4.0 * model.hidden_size * batch.shard_tokens + (2.0 * query_key if attention.qk_norm else 0.0)
-    additions = 6.0 * model.hidden_size * batch.shard_tokens
-    rotary = 0.0 if model.learned_position_embeddings else 2.0 * query_key
-    gates = 2.0 if feed_forward.gated else 1.0
-    activation = feed_forward.intermediate_size * batch.tokens / batch.tensor_parallel
-    forward = additions + rotary + (gates + 1.0) * activation
-    return norms, forward, additions + rotary + (2.0 * gates + 1.0) * activation
+    share, hidden = batch.tokens / batch.tensor_parallel, float(model.hidden_size)
+    heads = (attention.num_attention_heads + attention.num_key_value_heads) * attention.head_dim
+    norms = 2.0 * hidden * batch.shard_tokens + (heads * share if attention.qk_norm else 0.0)
+    norm, norm_backward = norm_bytes(model, stack, elements=norms, element_bytes=ceiling.element_bytes)
+    rotary = 0.0 if model.learned_position_embeddings else heads * share
+    width, (act, act_backward) = feed_forward.intermediate_size * share, _activation_accesses(group, stack)
+    additions = 6.0 * hidden * batch.shard_tokens
+    sums = 0.0 if fuses_projections(model, stack) else (2.0 + feed_forward.gated) * 3.0 * hidden * batch.tokens
+    forward = additions + stack.rotary_forward_accesses * rotary + act * width
+    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * width + sums
+    backward = backward + _biased_outputs(model, group, batch)
+    return norm + forward * ceiling.element_bytes, norm_backward + backward * ceiling.element_bytes
+
+
+def _activation_accesses(group: LayerGroup, stack: Stack) -> tuple[float, float]:
+    """Accesses per element of the feed-forward's activation, forward and backward; 2 and 3 in one kernel."""
+    if group.feed_forward.gated:
+        return stack.gate_forward_accesses, stack.gate_backward_accesses
+    if group.feed_forward.activation == "gelu_new":
+        return stack.new_gelu_forward_accesses, stack.new_gelu_backward_accesses
+    return 2.0, 3.0
+
+
+def _biased_outputs(model: ModelSpec, group: LayerGroup, batch: MicroBatch) -> Column:
+    """Elements that the bias gradients sum over."""
+    attention, feed_forward = group.attention, group.feed_forward
+    share = batch.tokens / batch.tensor_parallel
+    heads = (attention.num_attention_heads + 2.0 * attention.num_key_value_heads) * attention.head_dim
+    whole = (float(attention.output_bias) + float(feed_forward.bias)) * model.hidden_size * batch.shard_tokens
+    return whole + (attention.qkv_bias * heads + feed_forward.bias * feed_forward.intermediate_size) * share
 
 
 def _attention_passes(
@@ -186,10 +227,10 @@ def head_passes(
         training, rows=batch.tokens, sizes=(hidden, columns), ceiling=ceiling, stack=stack
     )
     logits = batch.tokens * np.where(batch.loss_parallel > 0, columns, float(model.padded_vocab_size))
-    factor = stack.rmsnorm_traffic_factor if model.norm == "rmsnorm" else stack.layernorm_traffic_factor
-    norm_bytes = 2.0 * factor * batch.shard_tokens * model.hidden_size * ceiling.element_bytes
-    forward = stream_seconds(ceiling, norm_bytes + logits * stack.logits_forward_bytes)
-    backward = stream_seconds(ceiling, 1.5 * norm_bytes + logits * stack.logits_backward_bytes)
+    elements = batch.shard_tokens * model.hidden_size
+    norm, norm_backward = norm_bytes(model, stack, elements=elements, element_bytes=ceiling.element_bytes)
+    forward = stream_seconds(ceiling, norm + logits * stack.logits_forward_bytes)
+    backward = stream_seconds(ceiling, norm_backward + logits * stack.logits_backward_bytes)
     return (
         PassCost(matmul=product, attention=zero, stream=forward, flops=flops),
         PassCost(matmul=product_backward, attention=zero, stream=backward, flops=2.0 * flops),

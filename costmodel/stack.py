@@ -14,27 +14,41 @@ from costmodel.specs import InputError, RuntimeProfile
 class Stack:
     """Numbers of one software stack; no hardware here.
 
+    *Accesses* are tensor elements read or written per element of the named tensor, forward and backward. *Operations* are
+    what the host issues, in units of one plain eager operation: `DeviceSpec.launch_seconds` each.
+
     Attributes:
         sustained_rate: rate of kernels inside a training step over their rate in a benchmark of their own, on an
             asynchronous device: power limit, gaps between kernels, waiting for the slowest rank.
-        elementwise_traffic_factor: bytes moved by residual, activation and rotary kernels over those of fused kernels.
-        layernorm_traffic_factor: the same for layer norms.
-        rmsnorm_traffic_factor: the same for RMS norms.
+        rmsnorm_forward_accesses: per normalised element.
+        rmsnorm_backward_accesses: the same backward.
+        rmsnorm_least_bytes: bytes of one such access at least; 4 where the norm computes in fp32 kernel by kernel.
+        rotary_forward_accesses: per element of query and key.
+        rotary_backward_accesses: the same backward.
+        gate_forward_accesses: per element of the gate, with its product with the up projection.
+        gate_backward_accesses: the same backward.
+        new_gelu_forward_accesses: per element of the activation that transformers calls gelu_new.
+        new_gelu_backward_accesses: the same backward.
         score_traffic_bytes: bytes per score element that unfused attention moves forward, besides its two products.
         score_backward_ratio: backward over forward of ``score_traffic_bytes``.
         attention_backward_flops_ratio: FLOP of a fused attention backward over its forward.
         attention_backward_rate_ratio: rate of a fused attention backward over its forward.
         logits_forward_bytes: bytes per logit moved by the loss forward.
         logits_backward_bytes: the same backward.
-        fused_accumulation: 1 when weight-gradient multiplications add into the accumulated gradient themselves.
         fused_projections: 1 when query, key, value (and gate, up) are one multiplication each, 0 when separate.
-        kernels_forward: kernels (eager operations) of one layer forward.
-        kernels_backward: the same backward.
-        tensor_parallel_kernel_factor: kernels with tensor parallelism over without.
-        sharding_kernels: extra kernels per layer and pass around a gather or a reduction of sharded parameters.
-        launch_floor_forward_seconds: host time to issue one layer forward on an asynchronous device.
-        launch_floor_backward_seconds: the same backward.
-        launch_sharpness: exponent of the smooth maximum of device time and launch floor.
+        fused_accumulation: 1 when weight-gradient multiplications add into the accumulated gradient themselves.
+        forward_operations_llama: of one layer with rotary embeddings and a gate.
+        backward_operations_llama: the same backward.
+        forward_operations_gpt: of one layer without them.
+        backward_operations_gpt: the same backward.
+        end_operations: of the embedding and of the head with the loss, each, forward and backward together.
+        projection_operations: extra per projection, forward and backward together, under tensor parallelism.
+        sequence_operations: extra per layer, forward and backward together, under sequence parallelism.
+        recompute_operations: extra per recomputed layer, besides the forward that is repeated.
+        sharding_operations: extra per layer, forward and backward together, of a layer wrapped for data parallelism.
+        collective_operations: extra per parameter gather or gradient reduction of a layer.
+        optimizer_operations: of the optimizer step per parameter tensor.
+        launch_sharpness: exponent of the smooth maximum of device time and host time.
         tensor_parallel_backward_overlap: share of the backward tensor-parallel collectives hidden behind matmuls.
         sequence_parallel_extra_gathers: extra all-gathers per layer backward with sequence parallelism.
         pipeline_scatter_gather: 1 when a pipeline message is cut over the tensor group and gathered on arrival.
@@ -45,23 +59,34 @@ class Stack:
     """
 
     sustained_rate: float
-    elementwise_traffic_factor: float
-    layernorm_traffic_factor: float
-    rmsnorm_traffic_factor: float
+    rmsnorm_forward_accesses: float
+    rmsnorm_backward_accesses: float
+    rmsnorm_least_bytes: float
+    rotary_forward_accesses: float
+    rotary_backward_accesses: float
+    gate_forward_accesses: float
+    gate_backward_accesses: float
+    new_gelu_forward_accesses: float
+    new_gelu_backward_accesses: float
     score_traffic_bytes: float
     score_backward_ratio: float
     attention_backward_flops_ratio: float
     attention_backward_rate_ratio: float
     logits_forward_bytes: float
     logits_backward_bytes: float
-    fused_accumulation: float
     fused_projections: float
-    kernels_forward: float
-    kernels_backward: float
-    tensor_parallel_kernel_factor: float
-    sharding_kernels: float
-    launch_floor_forward_seconds: float
-    launch_floor_backward_seconds: float
+    fused_accumulation: float
+    forward_operations_llama: float
+    backward_operations_llama: float
+    forward_operations_gpt: float
+    backward_operations_gpt: float
+    end_operations: float
+    projection_operations: float
+    sequence_operations: float
+    recompute_operations: float
+    sharding_operations: float
+    collective_operations: float
+    optimizer_operations: float
     launch_sharpness: float
     tensor_parallel_backward_overlap: float
     sequence_parallel_extra_gathers: float

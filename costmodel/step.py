@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds
-from costmodel.compute import Column, stream_seconds
+from costmodel.compute import Column, smooth_maximum, stream_seconds
+from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
 from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
-from costmodel.tables import GATHER, GRADIENT
+from costmodel.tables import GATHER, GRADIENT, group_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,21 @@ def optimizer_bytes_per_parameter(training: TrainingSpec) -> float:
 
 
 def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
-    """Optimizer step of every rank [n, p], equation (4); ZeRO cuts it over the shard group."""
+    """Optimizer step of every rank [n, p], equation (4); ZeRO cuts it over the shard group.
+
+    The host issues its operations, and those of the collectives that run once per step, meanwhile or in addition.
+    """
     shards = np.where(setting.grid.zero_stage > 0, setting.grid.data_parallel_shard_size, 1)[:, None]
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
-    return stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
+    device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
+    model, stack, often = setting.problem.model, setting.stack, setting.often
+    tensors = np.array([len(layer_tensors(model, start)) for start in group_starts(model)], dtype=np.float64)
+    layers = setting.contents.layers.sum(axis=3)
+    once = (often.first_gather + often.last_reduce + often.replicas)[:, None]
+    operations = stack.optimizer_operations * (layers @ tensors) + stack.collective_operations * once * layers.sum(
+        axis=2
+    )
+    host = setting.per_rank(operations) * setting.ceiling.launch_seconds
+    if setting.ceiling.asynchronous:
+        return smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
+    return device + host

@@ -3,8 +3,8 @@
 Rows are candidates (tensor parallel size, sequence parallelism, micro batch, ...), one table serves a whole grid. A pass is
 a vector over `PARTS`; the parts of one pass sum to its duration on the compute lane.
 
-    (1) launch of a pass = smooth max(device time, host time) - device time on a device that runs behind its host;
-        kernels x launch on one that does not (cpu)
+    (1) host time of a pass = operations x launch; launch part = smooth max(device time, host time) - device time on a
+        device that runs behind its host, the host time itself on one that does not (cpu)
     (2) backward with full recomputation = backward + one more forward, its tensor-parallel collectives included;
         with core_attention: + the attention part of the forward
     (3) tensor-parallel collectives of a layer: 2 all-reduces of T h forward and 2 backward (arXiv 1909.08053, figure 4);
@@ -26,12 +26,14 @@ from costmodel.layers import (
     PassCost,
     accumulation_seconds,
     embedding_passes,
+    fuses_projections,
     head_passes,
     layer_passes,
+    projections,
 )
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
-from costmodel.specs import DeviceSpec, ModelSpec, TrainingSpec
+from costmodel.specs import DeviceSpec, LayerGroup, ModelSpec, TrainingSpec
 from costmodel.stack import Stack
 
 PARTS = ("gemm", "attention", "memory_bound", "launch", "recompute", "tensor_parallel", "zero_gather", "gradient")
@@ -141,21 +143,21 @@ class _Builder:
 
     def layer(self, model: ModelSpec, index: int) -> _Layer:
         """One layer of the group that starts at layer ``index``, equations (1) to (3)."""
-        stack = self.stack
         forward, backward, core = layer_passes(
-            model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=stack
+            model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
         )
         parameters = count_parameters(layer_tensors(model, index)).per_rank(self.batch.tensor_parallel)
         accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
-        forward_parts = self._parts(forward, self.block_seconds(model, 2.0), stack.kernels_forward)
-        backward_parts = self._parts(
-            backward, exposed, stack.kernels_backward, extra_stream=accumulation, backward=True
-        )
+        forwards, backwards = self._operations(model, model.layer(index))
+        collectives = self.block_seconds(model, 2.0)
+        forward_parts = self._parts(forward, collectives, forwards)
+        backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation)
+        zero, wrapper = np.zeros(parameters.shape), np.full(parameters.shape, self.stack.recompute_operations)
         again = {
-            "none": np.zeros(parameters.shape),
-            "core_attention": core.attention,
-            "full": forward_parts.sum(axis=-1),
+            "none": zero,
+            "core_attention": self._parts(core, zero, wrapper).sum(axis=-1),
+            "full": self._parts(forward, collectives, forwards + wrapper).sum(axis=-1),
         }
         kinds = np.repeat(backward_parts[:, None, :], len(RECOMPUTE_KINDS), axis=1)
         kinds[:, :, RECOMPUTE] = np.stack([again[kind] for kind in RECOMPUTE_KINDS], axis=1)
@@ -170,8 +172,8 @@ class _Builder:
         zero = np.zeros(parameters.shape)
         return np.stack(
             [
-                self._parts(forward, 0.5 * self.block_seconds(model, 2.0), 0.0),
-                self._parts(backward, zero, 0.0, extra_stream=accumulation),
+                self._parts(forward, self.block_seconds(model, 1.0), self._end_operations(1.0 / 3.0)),
+                self._parts(backward, zero, self._end_operations(2.0 / 3.0), extra_stream=accumulation),
             ],
             axis=1,
         )
@@ -181,8 +183,10 @@ class _Builder:
         forward, backward = head_passes(model, self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack)
         accumulation = self._separate_accumulation(parameters)
         passes = [
-            self._parts(forward, self._loss_seconds(model), 0.0),
-            self._parts(backward, 0.5 * self.block_seconds(model, 2.0), 0.0, extra_stream=accumulation),
+            self._parts(forward, self._loss_seconds(model), self._end_operations(1.0 / 3.0)),
+            self._parts(
+                backward, self.block_seconds(model, 1.0), self._end_operations(2.0 / 3.0), extra_stream=accumulation
+            ),
         ]
         return np.stack(passes, axis=1), np.stack([forward.flops, backward.flops], axis=1)
 
@@ -223,28 +227,39 @@ class _Builder:
         loss = np.where(self.batch.loss_parallel > 0, parallel, gathered)
         return loss + np.where(self.batch.sequence_parallel > 0, head_input, 0.0)
 
+    def _operations(self, model: ModelSpec, group: LayerGroup) -> tuple[Column, Column]:
+        """Operations the host issues for one layer, forward and backward; a third of what comes in pairs is forward."""
+        stack, batch = self.stack, self.batch
+        llama = model.family == "llama"
+        forward = stack.forward_operations_llama if llama else stack.forward_operations_gpt
+        backward = stack.backward_operations_llama if llama else stack.backward_operations_gpt
+        products = len(projections(model, group, batch.tensor_parallel, fused=fuses_projections(model, stack)))
+        pairs = (
+            products * stack.projection_operations * (batch.tensor_parallel > 1)
+            + stack.sequence_operations * (batch.sequence_parallel > 0)
+            + stack.sharding_operations * batch.wrapped
+        )
+        return (
+            forward + pairs / 3.0 + stack.collective_operations * batch.forward_collectives,
+            backward + pairs * 2.0 / 3.0 + stack.collective_operations * batch.backward_collectives,
+        )
+
+    def _end_operations(self, share: float) -> Column:
+        """Operations of the embedding or the head; a device that runs behind its host hides them behind the layers."""
+        count = 0.0 if self.ceiling.asynchronous else share * self.stack.end_operations
+        return np.full(self.batch.tokens.shape, count)
+
     def _parts(
-        self,
-        cost: PassCost,
-        collectives: Column,
-        kernels: float,
-        *,
-        extra_stream: Column | float = 0.0,
-        backward: bool = False,
+        self, cost: PassCost, collectives: Column, operations: Column, *, extra_stream: Column | float = 0.0
     ) -> Cube:
         """One pass as a vector over `PARTS`, with its launch part, equation (1)."""
         parts = np.zeros((*cost.matmul.shape, len(PARTS)))
         parts[:, GEMM], parts[:, ATTENTION] = cost.matmul, cost.attention
         parts[:, MEMORY], parts[:, TENSOR] = cost.stream + extra_stream, collectives
-        if kernels == 0:
-            return parts
-        stack = self.stack
-        factor = np.where(self.batch.tensor_parallel > 1, stack.tensor_parallel_kernel_factor, 1.0)
-        started = factor * kernels * self.ceiling.launch_seconds
+        host = operations * self.ceiling.launch_seconds
         if self.ceiling.asynchronous:
-            floor = stack.launch_floor_backward_seconds if backward else stack.launch_floor_forward_seconds
             device = parts.sum(axis=-1)
-            parts[:, LAUNCH] = smooth_maximum(device + started, factor * floor, stack.launch_sharpness) - device
+            parts[:, LAUNCH] = smooth_maximum(device, host, self.stack.launch_sharpness) - device
         else:
-            parts[:, LAUNCH] = started
+            parts[:, LAUNCH] = host
         return parts

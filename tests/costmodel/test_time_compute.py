@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from time_worlds import device, gpt, llama, setting, with_constants, world
+from time_worlds import cluster, device, gpt, llama, setting, with_constants, world
 
 from costmodel.compute import (
     MISALIGNED_MATMUL_SLOWDOWN,
@@ -17,7 +17,7 @@ from costmodel.models.parameters import layer_tensors
 from costmodel.specs import GemmCurve, InputError
 from costmodel.tables import ATTENTION, GEMM, LAUNCH, MEMORY, RECOMPUTE, TENSOR
 
-BARE = {"sustained_rate": 1.0, "launch_floor_forward_seconds": 0.0, "launch_floor_backward_seconds": 0.0}
+BARE = {"sustained_rate": 1.0}
 
 
 def column(*values: float) -> np.ndarray:
@@ -98,7 +98,8 @@ def test_forward_of_one_layer_by_hand():
     assert forward[TENSOR] == forward[LAUNCH] == 0
     backward = table.layer_backward[0, 0, 0]
     assert backward[ATTENTION] == pytest.approx(forward[ATTENTION] * 2.5 / 0.54)
-    assert backward[MEMORY] == pytest.approx(2 * (6 + 6 + 3 * 4) * tokens * hidden / 1e12)
+    biases = 3 + 1 + 4 + 1  # outputs of query, key and value; attention; both feed-forward products, over h
+    assert backward[MEMORY] == pytest.approx(2 * (6 + 6 + 3 * 4 + biases) * tokens * hidden / 1e12)
     assert backward[RECOMPUTE] == 0
 
 
@@ -114,16 +115,42 @@ def test_recomputation_adds_one_forward_or_its_attention():
 
 
 def test_host_time_bounds_small_layers_on_a_gpu_and_adds_up_on_a_cpu():
-    small = gpt(layers=1, hidden=64, heads=4)
-    plan, runtime = world(model=small, num_micro_batches=1, length=16)
-    forward = setting(plan, runtime).table.layer_forward[0, 0]
-    assert forward.sum() == pytest.approx(runtime.constants["launch_floor_forward_seconds"].value, rel=1e-3)
-    machine = device(kind="cpu", launch=1e-5)
-    plan, runtime = world(
-        runtime="torch", precision="fp32", model=small, num_micro_batches=1, length=16, machine=_one(machine)
-    )
-    forward = setting(plan, runtime).table.layer_forward[0, 0]
-    assert forward[LAUNCH] == pytest.approx(1e-5 * runtime.constants["kernels_forward"].value)
+    """1.2 ms of host time per eager layer at 5 us an operation, however little the device has to do."""
+    small = llama(layers=1, hidden=64, heads=4)
+    for kind in ("cuda", "cpu"):
+        machine = cluster(nodes=1, per_node=1, of=device(kind=kind, launch=5e-6))
+        plan, runtime = world(
+            runtime="torch", precision="fp32", model=small, num_micro_batches=1, length=16, machine=machine
+        )
+        table = setting(plan, runtime).table
+        forward, backward = table.layer_forward[0, 0], table.layer_backward[0, 0, 0]
+        issued = [runtime.constants[f"{name}_operations_llama"].value * 5e-6 for name in ("forward", "backward")]
+        if kind == "cpu":
+            assert [forward[LAUNCH], backward[LAUNCH]] == pytest.approx(issued)
+        else:
+            assert [forward.sum(), backward.sum()] == pytest.approx(issued, rel=1e-3)
+        assert sum(issued) == pytest.approx(1.05e-3, rel=0.01)
+
+
+def test_a_wrapped_or_distributed_layer_costs_the_host_more():
+    """DTensor and fully_shard issue more operations per layer, in the order tensor parallel > zero 3 > zero 1 > plain."""
+    machine = cluster(nodes=1, per_node=2, of=device(kind="cpu", launch=1e-5), latency=0.0)
+    sizes = [
+        {},
+        {"data_parallel_shard_size": 2, "zero_stage": 1},
+        {"data_parallel_shard_size": 2, "zero_stage": 3},
+        {"tensor_parallel_size": 2},
+        {"tensor_parallel_size": 2, "sequence_parallel": True},
+    ]
+    issued = []
+    for size in sizes:
+        plan, runtime = world(
+            runtime="torch", precision="fp32", model=llama(layers=1), machine=machine, num_micro_batches=4, **size
+        )
+        table = setting(plan, runtime).table
+        issued.append(table.layer_forward[0, 0, LAUNCH] + table.layer_backward[0, 0, 0, LAUNCH])
+    assert issued == sorted(issued)
+    assert len(set(issued)) == len(issued)
 
 
 def test_fused_accumulation_hides_behind_a_large_weight_gradient_but_not_a_small_one():
@@ -135,9 +162,3 @@ def test_fused_accumulation_hides_behind_a_large_weight_gradient_but_not_a_small
         accumulation = 2 * 4 * 12 * 4096**2 / 1e12
         assert apart[MEMORY] - fused[MEMORY] == pytest.approx(accumulation, rel=1e-2)
         assert fused[GEMM] - apart[GEMM] == pytest.approx(0.0 if hidden_by_matmul else accumulation, rel=1e-2)
-
-
-def _one(machine):
-    from time_worlds import cluster
-
-    return cluster(nodes=1, per_node=1, of=machine)

@@ -1,0 +1,48 @@
+"""How often parameters are gathered and gradients reduced in one step.
+
+    zero 0   nothing gathered; reduced once
+    zero 1   gathered once, reduced once
+    zero 2   gathered once, reduced in every micro-batch
+    zero 3   gathered before every forward and every backward, reduced in every micro-batch
+
+Under torch's pipeline schedules (torch 2.13.0, torch.distributed.pipelining) gradients are reduced once at every stage of ZeRO,
+and zero 3 gathers m + 1 times for m micro-batches. Over the replicas of hybrid shard, gradients are reduced once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.compute import Column
+from costmodel.runtimes.grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequency:
+    """Occurrences per step of every kind of traffic, as columns [n]; ``replicas`` is the reduction over the replicas."""
+
+    forward_gather: Column
+    backward_gather: Column
+    backward_reduce: Column
+    first_gather: Column
+    last_reduce: Column
+    replicas: Column
+
+
+def frequency(grid: Grid, *, sharding: str) -> Frequency:
+    """Occurrences for every row; ``sharding`` is the runtime's way to cut states."""
+    zero = grid.zero_stage
+    micro_batches = grid.num_micro_batches.astype(np.float64)
+    piped = grid.pipeline_parallel_size > 1
+    sharded = grid.data_parallel_shard_size > 1
+    each = (zero >= 2) & ~piped & (sharding == "fsdp2")
+    return Frequency(
+        forward_gather=np.where(zero == 3, micro_batches, 0.0),
+        backward_gather=np.where(zero == 3, np.where(piped, 1.0, micro_batches), 0.0),
+        backward_reduce=np.where(each & sharded, micro_batches, 0.0),
+        first_gather=np.where((zero == 1) | (zero == 2), 1.0, 0.0),
+        last_reduce=np.where(~each & sharded, 1.0, 0.0),
+        replicas=np.where(grid.data_parallel_replicate_size > 1, 1.0, 0.0),
+    )
