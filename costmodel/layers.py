@@ -9,7 +9,8 @@ and T without:
     (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
     (4) elements moved: norms 2 h T', residual additions 3 x 2 h T' in each direction, activation f T / t, rotary
         (a + k) d T / t, times the runtime's accesses per element; backward also the sums of input gradients of separate
-        projections (3 h T each) and one read of every output that has a bias
+        projections (3 h T each) or the joining of query, key and value gradients (2 (a + 2k) d T / t), and one read of every
+        output that has a bias
     (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
         moves these bytes inside the weight-gradient products
     (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
@@ -154,9 +155,12 @@ def _moved_bytes(
     rotary = 0.0 if model.learned_position_embeddings else heads * share
     width, (act, act_backward) = feed_forward.intermediate_size * share, _activation_accesses(group, stack)
     additions = 6.0 * hidden * batch.shard_tokens
-    sums = 0.0 if fuses_projections(model, stack) else (2.0 + feed_forward.gated) * 3.0 * hidden * batch.tokens
+    if fuses_projections(model, stack):
+        joins = 2.0 * (attention.num_attention_heads + 2 * attention.num_key_value_heads) * attention.head_dim * share
+    else:
+        joins = (2.0 + feed_forward.gated) * 3.0 * hidden * batch.tokens
     forward = additions + stack.rotary_forward_accesses * rotary + act * width
-    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * width + sums
+    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * width + joins
     backward = backward + _biased_outputs(model, group, batch)
     return norm + forward * ceiling.element_bytes, norm_backward + backward * ceiling.element_bytes
 

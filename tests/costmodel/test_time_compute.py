@@ -98,8 +98,10 @@ def test_forward_of_one_layer_by_hand():
     assert forward[TENSOR] == forward[LAUNCH] == 0
     backward = table.layer_backward[0, 0, 0]
     assert backward[ATTENTION] == pytest.approx(forward[ATTENTION] * 2.5 / 0.54)
-    biases = 3 + 1 + 4 + 1  # outputs of query, key and value; attention; both feed-forward products, over h
-    assert backward[MEMORY] == pytest.approx(2 * (6 + 6 + 3 * 4 + biases) * tokens * hidden / 1e12)
+    biases = (
+        3 + 1 + 4 + 1
+    )  # outputs of query, key and value; attention; both feed-forward products, over h; then their gradients are joined
+    assert backward[MEMORY] == pytest.approx(2 * (6 + 6 + 3 * 4 + biases + 2 * 3) * tokens * hidden / 1e12)
     assert backward[RECOMPUTE] == 0
 
 
