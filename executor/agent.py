@@ -2,12 +2,13 @@
 
 torchrun's own report is a page of text; this writes one file per dead process instead and stays quiet.
 
-Usage: ``python -m executor.agent FOLDER TORCHRUN_ARGUMENTS...``
+Usage: ``python -m executor.agent FOLDER LAUNCHER_PID TORCHRUN_ARGUMENTS...``
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -16,15 +17,17 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from executor.failures import describe_exit, load, save
+from executor.lifetime import die_with_parent
 
 
 def main(arguments: list[str]) -> int:
     """Run torchrun; the exit code is 0, or 1 when a process failed."""
-    folder = Path(arguments[0])
+    folder, launcher = Path(arguments[0]), int(arguments[1])
+    die_with_parent(signal.SIGTERM, launcher)
     # torchrun logs the death of every process; the root cause is told once, by the launcher.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        torchrun.run(torchrun.parse_args(arguments[1:]))
+        torchrun.run(torchrun.parse_args(arguments[2:]))
     except ChildFailedError as error:
         spoken = {failure.rank for failure in load(folder)}
         for rank, failure in error.failures.items():

@@ -161,7 +161,7 @@ def worker_arguments(
 
 
 def _start_and_wait(plan: Plan, arguments: list[str], nodes: Nodes, folder: Path) -> None:
-    command = [sys.executable, "-m", "executor.agent", str(folder), *torchrun_arguments(plan, nodes)]
+    command = [sys.executable, "-m", "executor.agent", str(folder), str(os.getpid()), *torchrun_arguments(plan, nodes)]
     command += ["-m", "executor.worker", *arguments]
     run_command(command, worker_environment(plan.num_devices_used // nodes.nnodes), folder)
 
@@ -183,7 +183,10 @@ def run_command(command: list[str], environment: dict[str, str], folder: Path) -
         _stop(process)
     if code:
         failure = root_cause(load(folder))
-        raise to_exception(failure) if failure else ExecutionError(f"the run ended with exit code {code}")
+        stopped = (
+            f"the run was stopped by signal {code - 128}" if code > 128 else f"the run ended with exit code {code}"
+        )
+        raise to_exception(failure) if failure else ExecutionError(stopped)
 
 
 @contextlib.contextmanager

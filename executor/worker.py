@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,6 +23,7 @@ from executor.checks import check_runnable, notices
 from executor.data import GlobalBatches, Tokens
 from executor.failures import describe, save
 from executor.files import read_plan, write_atomically
+from executor.lifetime import die_with_parent
 from executor.progress import ProgressReport
 from executor.tokenize import load_tokens
 
@@ -52,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train; failures are written or printed here, once."""
     options = parse_arguments(arguments)
     rank = int(os.environ.get("RANK", "0"))
+    if "RANK" in os.environ:
+        die_with_parent(signal.SIGKILL, os.getppid())
     try:
         work(options)
     except BaseException as error:
