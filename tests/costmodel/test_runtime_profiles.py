@@ -1,0 +1,60 @@
+"""The runtime profiles: what they load to and the byte tables their frameworks document."""
+
+import pytest
+
+from costmodel.runtimes.loader import list_runtimes, load_runtime
+from costmodel.specs import BYTES_PER_ELEMENT, InputError, PrecisionSpec
+
+
+def test_every_listed_runtime_loads_under_its_own_name() -> None:
+    assert list_runtimes() == ("megatron", "torch")
+    assert [load_runtime(name).name for name in list_runtimes()] == ["megatron", "torch"]
+
+
+def test_an_unknown_runtime_is_refused_with_the_list() -> None:
+    with pytest.raises(InputError, match="'deepspeed'; supported: megatron, torch"):
+        load_runtime("deepspeed")
+
+
+@pytest.mark.parametrize("name", ["megatron", "torch"])
+def test_every_constant_and_every_memory_number_has_a_source(name: str) -> None:
+    runtime = load_runtime(name)
+    assert all(constant.source for constant in runtime.constants.values())
+    assert {"context_bytes", "reserved_over_allocated", "precisions", "schedules"} <= set(runtime.sources)
+    assert runtime.band_evidence
+
+
+def adam_bytes(precision: PrecisionSpec) -> tuple[int, int]:
+    """Bytes per parameter that every device keeps, and that the optimizer step has once per data-parallel group.
+
+    A gradient that is not fp32 is copied to fp32 for the step.
+    """
+    size = BYTES_PER_ELEMENT
+    master = size[precision.master] if precision.master else 0
+    copy = 4 if size[precision.gradient] < 4 else 0
+    return size[precision.parameter] + size[precision.gradient], master + 2 * size[precision.state] + copy
+
+
+@pytest.mark.parametrize(
+    ("precision", "everywhere", "shared"),
+    [("fp16", 4, 16), ("bf16", 6, 12), ("fp32", 8, 8)],
+)
+def test_megatron_bytes_per_parameter(precision: str, everywhere: int, shared: int) -> None:
+    """Megatron-LM, docs/source/api-guide/dist_optimizer.md: 4 + 16/d, 6 + 12/d and 8 + 8/d bytes per parameter."""
+    assert adam_bytes(load_runtime("megatron").precisions[precision]) == (everywhere, shared)
+
+
+@pytest.mark.parametrize(("precision", "total"), [("bf16", 16), ("fp16", 16), ("fp32", 16), ("fp64", 32)])
+def test_torch_bytes_per_parameter(precision: str, total: int) -> None:
+    """The parameter is the master copy: parameter, gradient and two moments in one format."""
+    spec = load_runtime("torch").precisions[precision]
+    assert spec.master is None
+    assert sum(adam_bytes(spec)) == total
+
+
+def test_what_each_runtime_shards_and_schedules() -> None:
+    torch, megatron = load_runtime("torch"), load_runtime("megatron")
+    assert (torch.zero_stages, megatron.zero_stages) == ((0, 1, 2, 3), (0, 1))
+    assert (torch.sharding, megatron.sharding) == ("fsdp2", "flat")
+    assert set(torch.schedules) == {"none", "naive", "gpipe", "1f1b", "interleaved_1f1b"}
+    assert set(megatron.schedules) == {"none", "1f1b", "interleaved_1f1b"}
