@@ -18,7 +18,12 @@ def read_rows() -> list[tuple[str, dict[str, str]]]:
     rows = []
     for line in (ROOT / "docs/coverage.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == len(COLUMNS) + 1 and cells[0] not in ("system",) and not line.startswith("|-"):
+        if (
+            line.startswith("|")
+            and len(cells) == len(COLUMNS) + 1
+            and cells[0] not in ("system",)
+            and not line.startswith("|-")
+        ):
             rows.append((cells[0], dict(zip(COLUMNS, cells[1:], strict=True))))
     return rows
 
