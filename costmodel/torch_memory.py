@@ -19,7 +19,7 @@ finishes the last chunk's backward before another chunk's begins, so only that c
     (6) gathered copies, C per gathered element (none without a wrapper). At (1) to (3): everything; under ZeRO 3 with
         one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
         goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward
-    (7) hpZ: at (1) to (3) the layers' gathered copies / k
+    (7) hpZ: at (1) to (3) the layers' gathered copies / k; k = 1 keeps everything gathered, k of all devices is ZeRO 3
     (8) reduce-scatter input, R per gathered element of its group, under a pipeline only at (5); without a pipeline and
         over more than one device its output, R per padded element (twice on a CPU, where gloo works in a copy), since it
         is added to a gradient that exists. Else the output becomes the gradient, or takes the place of a whole one
@@ -198,15 +198,16 @@ class _Rank:
         if last_micro_batch_ends:
             resharded = self.pipeline == 0
         else:
-            resharded = (self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1)
+            kept = self.grid.hierarchical_partition_size == 1
+            resharded = (self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept
         elements = np.where(resharded, some, self.totals.sizes.gathered)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     def second_shards(self) -> Column:
         """Equation (7)."""
-        groups = np.maximum(self.grid.hierarchical_partition_size, 1)
-        copy = self.totals.layer_sizes.gathered * self.inputs.bytes_of("compute") // groups
-        return copy * (self.grid.hierarchical_partition_size > 0)
+        size = self.grid.hierarchical_partition_size
+        copy = self.totals.layer_sizes.gathered * self.inputs.bytes_of("compute") // np.maximum(size, 1)
+        return copy * ((size > 1) & (size < self.grid.data_parallel_shard_size))
 
     def scatter(self, sizes: Sizes) -> Column:
         """Equation (8)."""
