@@ -38,7 +38,7 @@ TERMS: dict[str, tuple[Evidence, str]] = {
         "formula",
         "gradient reduction over the data-parallel axes, less what computation hides",
     ),
-    "optimizer": ("formula", "bytes of gradients, parameters and states / bandwidth"),
+    "optimizer": ("formula", "bytes of gradients, parameters and states / bandwidth, the norm's all-reduce included"),
 }
 
 

@@ -5,7 +5,8 @@ Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages
     (1) pass of a virtual stage = sum over its layers + embedding + head, + exposed gathers and reductions (sharding.py)
     (2) message between stages: T h elements, cut over the tensor group with sequence parallelism or scatter-gather
     (3) tied embeddings on two ranks: an all-reduce of the table's gradient between them
-    (4) optimizer step: gradients, parameters and states, read and written, over the memory bandwidth
+    (4) optimizer step: gradients, parameters and states, read and written, over the memory bandwidth; with clipping one
+        all-reduce of two scalars over all devices
     (5) step = max over ranks of (end of the last backward + exposed reduction) + max over ranks of the optimizer step
         when gradients are clipped by their global norm; otherwise max over ranks of the sum of the three
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds
+from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds, group
 from costmodel.compute import Column, smooth_maximum, stream_seconds
 from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
@@ -167,5 +168,16 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     )
     host = setting.per_rank(operations) * setting.ceiling.launch_seconds
     if setting.ceiling.asynchronous:
-        return smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
-    return device + host
+        local = smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
+    else:
+        local = device + host
+    return np.asarray(local + _norm_reduction(setting)[:, None])
+
+
+def _norm_reduction(setting: Setting) -> Column:
+    """The all-reduce of the squared gradient norm and the loss, in float64."""
+    devices = setting.grid.num_devices.astype(np.float64)
+    if setting.problem.training.optimizer.max_grad_norm is None:
+        return np.zeros(devices.shape)
+    everyone = group(setting.net, size=devices, stride=np.ones(devices.shape), devices=devices)
+    return all_reduce_seconds(everyone, np.full(devices.shape, 16.0))

@@ -166,6 +166,10 @@ def test_hybrid_shard_reduces_the_shards_over_the_replicas():
     assert entries["dp_shard", "reduce_scatter"].bytes_per_rank == pytest.approx(7 / 8 * parameters * 4)
     assert entries["dp_replicate", "all_reduce"].bytes_per_rank == pytest.approx(2 * 3 / 4 * parameters * 4 / 8)
     assert entries["dp_shard", "all_gather"].link != entries["dp_replicate", "all_reduce"].link
+    accumulating = plan.model_copy(update={"parallel": plan.parallel.model_copy(update={"num_micro_batches": 4})})
+    more = traffic(accumulating, runtime)
+    assert more["dp_shard", "reduce_scatter"].bytes_per_rank == 4 * entries["dp_shard", "reduce_scatter"].bytes_per_rank
+    assert more["dp_replicate", "all_reduce"] == entries["dp_replicate", "all_reduce"]
 
 
 def test_a_hierarchical_partition_gathers_inside_the_node_before_backward():

@@ -188,7 +188,19 @@ def test_optimizer_step_is_bytes_over_bandwidth_and_zero_divides_it():
     sharded, _ = world(
         runtime="torch", model=llama(), num_micro_batches=1, precision="fp32", zero_stage=1, data_parallel_shard_size=8
     )
-    assert exposed(estimate(sharded, exact))["optimizer"] == pytest.approx(alone / 8)
+    assert exposed(estimate(sharded, exact))["optimizer"] == pytest.approx(
+        alone / 8 + 2 * 7 * 1e-5
+    )  # the norm's all-reduce
+
+
+def test_clipping_waits_for_one_all_reduce_over_all_devices():
+    sizes = {"num_micro_batches": 1, "data_parallel_replicate_size": 32}
+    clipped, runtime = world(**sizes)
+    free, _ = world(**sizes, clip=False)
+    passes = 3 * (8 * (12 * 1024**2 + 13 * 1024) + (51200 + 4096 + 2) * 1024) * 4 / (1e12 * 0.9)
+    hops = 2 * (7 + 2) * 1e-5  # 8 devices in a ring, 4 nodes in a tree
+    difference = exposed(estimate(clipped, runtime))["optimizer"] - exposed(estimate(free, runtime))["optimizer"]
+    assert difference == pytest.approx(passes + hops, rel=1e-3)
 
 
 def test_a_runtime_without_a_constant_is_bad_input():
