@@ -1,0 +1,152 @@
+"""Measure the peak of live tensors of small runs on this machine's CPU, for the memory model's test.
+
+Runs every case with the executor and writes `benchmarks/data/torch_peak_memory.jsonl`; takes some minutes and up to four
+processes. Storages are counted, so the figures do not depend on the machine.
+
+Usage: python benchmarks/measure_torch_memory.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from costmodel.build import build_plan
+from costmodel.models.loader import build_model
+from costmodel.runtimes.loader import load_runtime
+from costmodel.specs import Observation, ParallelConfig, Plan, TrainingSpec
+from executor.launch import run
+from hardware_profiles.loader import load_cluster
+
+OUTPUT = Path(__file__).parent / "data" / "torch_peak_memory.jsonl"
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 259,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 64,
+    "n_layer": 4,
+    "n_head": 8,
+    "n_positions": 256,
+    "vocab_size": 259,
+    "activation_function": "gelu_new",
+    "tie_word_embeddings": True,
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+QWEN3 = {
+    **LLAMA,
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 6,
+    "head_dim": 8,
+    "tie_word_embeddings": True,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 16}
+MODELS = {"llama": LLAMA, "gpt2": GPT2, "qwen3": QWEN3, "mistral": MISTRAL}
+
+TP = {"tensor_parallel_size": 2}
+TP_SP = {**TP, "sequence_parallel": True, "loss_parallel": True}
+PP = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b", "num_micro_batches": 4}
+GPIPE = {**PP, "pipeline_schedule": "gpipe"}
+INTERLEAVED = {**PP, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2}
+
+
+def zero(stage: int, *, shards: int = 2, micro_batches: int = 2) -> dict[str, Any]:
+    """Sizes of a ZeRO plan."""
+    return {"zero_stage": stage, "data_parallel_shard_size": shards, "num_micro_batches": micro_batches}
+
+
+CASES: list[dict[str, Any]] = [
+    {"model": "llama"},
+    {"model": "llama", "precision": "fp32", "sequence_length": 256, "parallel": {"micro_batch_size": 4}},
+    {"model": "gpt2", "sequence_length": 256, "parallel": {"micro_batch_size": 4}},
+    {"model": "gpt2", "sequence_length": 256, "recompute": "full", "parallel": {"micro_batch_size": 4}},
+    {"model": "llama", "sequence_length": 256, "attention": "unfused", "parallel": {"num_micro_batches": 2}},
+    {"model": "llama", "sequence_length": 256, "attention": "unfused", "recompute": "core_attention"},
+    {"model": "mistral", "sequence_length": 128, "parallel": {"num_micro_batches": 2}},
+    {"model": "llama", "parallel": {"data_parallel_replicate_size": 2, "num_micro_batches": 2}},
+    {"model": "gpt2", "precision": "fp32", "parallel": {"data_parallel_replicate_size": 2}},
+    {"model": "llama", "parallel": zero(1)},
+    {"model": "llama", "parallel": zero(2, micro_batches=1)},
+    {"model": "llama", "parallel": zero(3, shards=3)},
+    {"model": "llama", "sequence_length": 256, "recompute": "full", "parallel": {**zero(2), "micro_batch_size": 4}},
+    {"model": "gpt2", "precision": "fp32", "parallel": zero(3)},
+    {"model": "llama", "parallel": {**zero(3, shards=4), "hierarchical_partition_size": 2}},
+    {"model": "llama", "parallel": {**zero(3), "data_parallel_replicate_size": 2}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**TP_SP, "micro_batch_size": 2}},
+    {"model": "gpt2", "sequence_length": 256, "parallel": {**TP_SP, "micro_batch_size": 2, "num_micro_batches": 2}},
+    {"model": "llama", "precision": "fp32", "sequence_length": 256, "recompute": "full", "parallel": TP},
+    {"model": "llama", "parallel": {**TP, **zero(3)}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**PP, "micro_batch_size": 2}},
+    {"model": "llama", "sequence_length": 256, "recompute": "full", "parallel": {**GPIPE, "micro_batch_size": 2}},
+    {"model": "gpt2", "parallel": GPIPE},
+    {"model": "llama", "precision": "fp32", "parallel": {**PP, "pipeline_schedule": "naive", "num_micro_batches": 1}},
+    {"model": "llama", "parallel": {**PP, **zero(2), "num_micro_batches": 4}},
+    {"model": "llama", "parallel": {**PP, **zero(3), "num_micro_batches": 4}},
+    {"model": "qwen3", "sequence_length": 256, "parallel": {**INTERLEAVED, "num_model_chunks": 3}},
+    {"model": "llama", "parallel": {**INTERLEAVED, "num_micro_batches": 2}},
+    {"model": "llama", "parallel": {**TP_SP, **PP}},
+]
+
+
+def case_plan(case: dict[str, Any]) -> Plan:
+    """The plan of one case; keys that are absent take the first case's values."""
+    runtime = load_runtime("torch")
+    parallel = ParallelConfig(**case.get("parallel", {}))
+    training = TrainingSpec(
+        global_batch_size=parallel.micro_batch_size * parallel.num_micro_batches * parallel.data_parallel_size,
+        sequence_length=case.get("sequence_length", 32),
+        precision=runtime.precisions[case.get("precision", "bf16")],
+        attention_implementation=case.get("attention", "fused"),
+    )
+    return build_plan(
+        build_model(MODELS[case["model"]], name=case["model"]),
+        load_cluster(f"{parallel.num_devices}xcpu"),
+        training,
+        runtime,
+        parallel,
+        recompute=case.get("recompute", "none"),
+    )
+
+
+def peaks_by_pipeline_rank(plan: Plan, observation: Observation) -> list[int]:
+    """The fullest process of every pipeline rank; pp is the outermost axis."""
+    ranks_per_stage = plan.num_devices_used // plan.parallel.pipeline_parallel_size
+    peaks = [0] * plan.parallel.pipeline_parallel_size
+    for peak in observation.peaks:
+        stage = peak.rank // ranks_per_stage
+        peaks[stage] = max(peaks[stage], peak.tensor_bytes)
+    return peaks
+
+
+def main() -> None:
+    """Measure all cases and write the file."""
+    lines = []
+    for case in CASES:
+        plan = case_plan(case)
+        peaks = peaks_by_pipeline_rank(plan, run(plan, steps=2, progress=False))
+        lines.append(json.dumps({**case, "peak_tensor_bytes": peaks}))
+        print(lines[-1], flush=True)
+    OUTPUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Predicted peaks of runtime torch beside peaks of live tensors counted in real runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from costmodel.memory import plan_memory
+from costmodel.runtimes.loader import load_runtime
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+DATA = BENCHMARKS / "data" / "torch_peak_memory.jsonl"
+CASES: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script that measured the cases and knows their plans."""
+    spec = importlib.util.spec_from_file_location("measure_torch_memory", BENCHMARKS / "measure_torch_memory.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def without_peaks(case: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in case.items() if key != "peak_tensor_bytes"}
+
+
+def test_every_case_of_the_script_is_measured(script: ModuleType) -> None:
+    assert [without_peaks(case) for case in CASES] == script.CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: json.dumps(without_peaks(case)))
+def test_peak_of_every_pipeline_rank(script: ModuleType, case: dict[str, Any]) -> None:
+    """Within 7% on every rank: in models this small, states, copies and buffers weigh as much as activations."""
+    predicted = [stage.peak_bytes for stage in plan_memory(script.case_plan(case), load_runtime("torch"))]
+    assert predicted == [pytest.approx(peak, rel=0.07) for peak in case["peak_tensor_bytes"]]
