@@ -41,4 +41,4 @@ def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:
 def micro_batches_per_round(grid: Grid) -> Column:
     """Micro-batches per round of equation (2)."""
     rounds = np.maximum(1, grid.num_micro_batches // grid.pipeline_parallel_size)
-    return grid.num_micro_batches // rounds
+    return np.asarray(grid.num_micro_batches // rounds)

@@ -35,7 +35,7 @@ class Chunk:
     @property
     def num_layers(self) -> Column:
         """Layers of all groups together."""
-        return np.sum(self.layers, axis=0, dtype=np.int64)
+        return np.asarray(np.sum(self.layers, axis=0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,10 @@ class ChunkSizes:
 def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes:
     """Sizes of the tensors of ``chunk``; a stage with a tied head but no embedding holds its own copy of the table."""
     head_side = sizes.head.times(chunk.head)
-    tied = sizes.token_embedding.times(chunk.head * model.tie_word_embeddings)
+    tied = sizes.token_embedding.times(chunk.head * int(model.tie_word_embeddings))
     root = sizes.embedding.times(chunk.embedding) + head_side + tied.times(1 - chunk.embedding)
     layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
-    last = [size.times(count > 0) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
+    last = [size.times((count > 0).astype(np.int64)) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), _last_present(last))
 
 
@@ -233,6 +233,6 @@ def _last_present(layers: list[Sizes]) -> Sizes:
     """One layer of the last kind that the chunk has."""
     chosen = layers[0]
     for size in layers[1:]:
-        present = size.tensors > 0
-        chosen = size + chosen.times(~present)
+        absent = (size.tensors == 0).astype(np.int64)
+        chosen = size + chosen.times(absent)
     return chosen

@@ -119,7 +119,7 @@ class _Rank:
     def alone(self) -> NDArray[np.bool_]:
         """Where a chunk's backward is over before another chunk's has begun."""
         rounds = self.grid.num_micro_batches // micro_batches_per_round(self.grid)
-        return (rounds == 1) & (self.grid.num_model_chunks > 1)
+        return np.asarray((rounds == 1) & (self.grid.num_model_chunks > 1))
 
     @property
     def optimizer_state(self) -> Column:
@@ -213,7 +213,7 @@ class _Rank:
         """Equation (8)."""
         copies = 2 if self.inputs.device.kind == "cpu" else 1
         outputs = np.where((self.grid.data_parallel_shard_size > 1) & (self.pipeline == 0), copies, 0)
-        return (sizes.gathered + outputs * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce")
+        return np.asarray((sizes.gathered + outputs * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce"))
 
     def loss(self) -> Terms:
         """Equation (1)."""
