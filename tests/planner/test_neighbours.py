@@ -47,10 +47,11 @@ def test_no_neighbour_beats_a_proven_optimum(world: dict[str, Any]) -> None:
 
 
 def test_a_fixed_axis_shows_the_price_of_fixing_it() -> None:
-    fixed = recommend(plan_space(fix={"pipeline_parallel_size": "2"}))
+    world: dict[str, Any] = {"model": LARGE, "batch": 64, "sequence": 2048}
+    fixed = recommend(plan_space(**world, fix={"pipeline_parallel_size": "2"}))
     (down, up) = sorted(by_axis(fixed)["pipeline_parallel_size"], key=lambda neighbour: int(neighbour.value))
     assert (down.value, up.value) == ("1", "4")
-    free = recommend(plan_space())
+    free = recommend(plan_space(**world))
     assert free.best.parallel.pipeline_parallel_size == 1
     assert down.slowdown is not None
     assert down.slowdown < 0  # without a pipeline it would be faster
@@ -64,13 +65,13 @@ def test_neighbours_that_do_not_fit_say_how_much_they_need() -> None:
 
 def test_neighbours_that_break_a_rule_name_the_numbers() -> None:
     # batch 6 on 4 devices: more data parallelism does not divide it.
-    found = recommend(plan_space(cluster=make_cluster(per_node=4), batch=6))
+    found = recommend(plan_space(model=LARGE, cluster=make_cluster(per_node=4), batch=6, sequence=4096))
     texts = [neighbour.rejection for neighbour in found.neighbours if neighbour.rejection]
     assert any("global_batch_size 6 is not divisible" in text for text in texts)
 
 
 def test_the_price_is_the_estimate_of_that_plan() -> None:
-    space = plan_space(cluster=make_cluster(per_node=4))
+    space = plan_space(model=LARGE, cluster=make_cluster(per_node=4), sequence=2048)
     found = recommend(space)
     parallel = found.best.parallel
     context = space.context
