@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.schedules import micro_batches_per_round
 from costmodel.shard_sizes import Column
 
 
@@ -19,7 +20,9 @@ def in_flight(grid: Grid, rank: Column) -> Column:
     """Equations (1) and (2): micro-batches of a chunk, all chunks together."""
     count, size, chunks = grid.num_micro_batches, grid.pipeline_parallel_size, grid.num_model_chunks
     one_forward_one_backward = np.minimum(count, size - rank)
-    interleaved = np.minimum(count * chunks, 2 * (size - rank - 1) + (chunks - 1) * micro_batches_per_round(grid) + 1)
+    interleaved = np.minimum(
+        count * chunks, 2 * (size - rank - 1) + (chunks - 1) * grid_micro_batches_per_round(grid) + 1
+    )
     by_schedule = {
         "none": np.ones_like(count),
         "naive": count,
@@ -32,13 +35,12 @@ def in_flight(grid: Grid, rank: Column) -> Column:
 
 def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:
     """Equation (3) for interleaved rows; a rank with one chunk keeps ``total``."""
-    per_round = micro_batches_per_round(grid)
+    per_round = grid_micro_batches_per_round(grid)
     cycle = per_round * grid.num_model_chunks
     part = per_round * (total // cycle) + np.clip(total % cycle - chunk * per_round, 0, per_round)
     return np.where(grid.num_model_chunks > 1, part, total if chunk == 0 else 0)
 
 
-def micro_batches_per_round(grid: Grid) -> Column:
+def grid_micro_batches_per_round(grid: Grid) -> Column:
     """Micro-batches per round of equation (2)."""
-    rounds = np.maximum(1, grid.num_micro_batches // grid.pipeline_parallel_size)
-    return np.asarray(grid.num_micro_batches // rounds)
+    return np.asarray(micro_batches_per_round(grid.pipeline_parallel_size, grid.num_micro_batches))

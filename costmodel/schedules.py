@@ -14,7 +14,7 @@ torch.distributed.pipelining and of Megatron-LM:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from costmodel.specs import InputError, PipelineSchedule
 
 Table = NDArray[np.int64]
+Count = TypeVar("Count", int, NDArray[np.int64])
 
 
 class Operation(NamedTuple):
@@ -41,9 +42,9 @@ class OperationTable:
     micro_batch: Table
 
 
-def micro_batches_per_round(num_ranks: int, num_micro_batches: int) -> int:
+def micro_batches_per_round(num_ranks: Count, num_micro_batches: Count) -> Count:
     """r: micro-batches that pass through one chunk before the next chunk's turn (interleaved schedules)."""
-    return num_micro_batches // max(1, num_micro_batches // num_ranks)
+    return num_micro_batches // np.maximum(1, num_micro_batches // num_ranks)  # type: ignore[no-any-return]
 
 
 def num_warmup_forwards(
@@ -51,7 +52,7 @@ def num_warmup_forwards(
 ) -> int:
     """Forwards of ``rank`` before it starts to alternate; one more forward then precedes the first backward."""
     if schedule == "interleaved_1f1b":
-        per_round = micro_batches_per_round(num_ranks, num_micro_batches)
+        per_round = int(micro_batches_per_round(num_ranks, num_micro_batches))
         warmup = (num_chunks - 1) * per_round + 2 * (num_ranks - 1 - rank)
     elif schedule == "1f1b":
         warmup = num_ranks - 1 - rank
@@ -80,7 +81,7 @@ def operation_table(
             f"{num_micro_batches // num_ranks} equal rounds; use a multiple of {num_ranks}"
         )
     chunks, micro_batches = _forwards(
-        num_chunks, num_micro_batches, micro_batches_per_round(num_ranks, num_micro_batches)
+        num_chunks, num_micro_batches, int(micro_batches_per_round(num_ranks, num_micro_batches))
     )
     total = num_chunks * num_micro_batches
     shape = (num_ranks, 2 * total)

@@ -14,7 +14,8 @@ from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
-from costmodel.tables import PassTable, group_starts, pass_table
+from costmodel.stage_contents import layers_of_groups
+from costmodel.tables import PassTable, pass_table
 
 Matrix = NDArray[np.float64]
 
@@ -147,7 +148,4 @@ def grid_contents(model: ModelSpec, layers_per_stage: tuple[int, ...], recompute
 
 def _layers_between(model: ModelSpec, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Matrix:
     """Layers of every group in every stage [V, G]."""
-    low = np.array(group_starts(model))
-    high = np.append(low[1:], model.num_hidden_layers)
-    overlap = np.minimum(high[None, :], stops[:, None]) - np.maximum(low[None, :], starts[:, None])
-    return np.asarray(np.maximum(0, overlap), dtype=np.float64)
+    return np.stack(layers_of_groups(model, starts, stops), axis=1).astype(np.float64)

@@ -52,7 +52,7 @@ def plan_contents(plan: Plan, rank: int) -> RankContents:
     for stage in sorted((stage for stage in plan.stages if stage.rank == rank), key=lambda stage: stage.chunk):
         chunks.append(
             Chunk(
-                layers=_overlaps(plan.model, np.array([stage.start]), np.array([stage.stop])),
+                layers=layers_of_groups(plan.model, np.array([stage.start]), np.array([stage.stop])),
                 embedding=np.array([stage.embedding], dtype=np.int64),
                 head=np.array([stage.head], dtype=np.int64),
                 exists=np.ones(1, dtype=np.int64),
@@ -92,7 +92,7 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
         start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
         chunks.append(
             Chunk(
-                layers=tuple(overlap * exists for overlap in _overlaps(model, start, start + layers)),
+                layers=tuple(overlap * exists for overlap in layers_of_groups(model, start, start + layers)),
                 embedding=exists * (k == 0),
                 head=exists * (k == virtual - 1),
                 exists=exists,
@@ -102,7 +102,7 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
     return RankContents(rank, tuple(chunks))
 
 
-def _overlaps(model: ModelSpec, start: Column, stop: Column) -> tuple[Column, ...]:
+def layers_of_groups(model: ModelSpec, start: Column, stop: Column) -> tuple[Column, ...]:
     """How many of the layers ``start`` to ``stop`` belong to each layer group."""
     overlaps, begin = [], 0
     for group in model.layers:

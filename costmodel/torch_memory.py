@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.activation_memory import Tokens, torch_end_bytes, torch_layer_bytes
-from costmodel.in_flight import micro_batches_per_round
+from costmodel.in_flight import grid_micro_batches_per_round
 from costmodel.rank_totals import (
     FULL_RECOMPUTE,
     Inputs,
@@ -118,7 +118,7 @@ class _Rank:
     @property
     def alone(self) -> NDArray[np.bool_]:
         """Where a chunk's backward is over before another chunk's has begun."""
-        rounds = self.grid.num_micro_batches // micro_batches_per_round(self.grid)
+        rounds = self.grid.num_micro_batches // grid_micro_batches_per_round(self.grid)
         return np.asarray((rounds == 1) & (self.grid.num_model_chunks > 1))
 
     @property
