@@ -27,9 +27,8 @@ def check_runnable(plan: Plan) -> None:
         raise InputError("fp16 training needs dynamic loss scaling, which does not exist yet: use bf16 or fp32")
     rejections = check(plan)
     if rejections:
-        first = rejections[0]
-        more = f" ({len(rejections) - 1} more rules are broken)" if len(rejections) > 1 else ""
-        raise InputError(f"the plan is not valid: {first.message}{'; ' + first.fix if first.fix else ''}{more}")
+        reasons = (f"{each.rule}: {each.message}{'; ' + each.fix if each.fix else ''}" for each in rejections)
+        raise InputError("the plan cannot be run: " + " | ".join(reasons))
 
 
 def check_data(plan: Plan, path: Path | None) -> None:

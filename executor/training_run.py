@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from costmodel.runtimes.rules import check
 from costmodel.specs import InputError, Plan
 from executor.adapter import (
     clean_name,
@@ -18,6 +17,7 @@ from executor.adapter import (
     parameter_tensors,
     sharded_dims,
 )
+from executor.checks import check_runnable
 from executor.clip import scale_gradients, squared_norm
 from executor.data_parallel import prepare_micro_batch, wrap_data_parallel
 from executor.hf_models import Stage
@@ -59,7 +59,7 @@ class TrainingRun:
     """
 
     def __init__(self, plan: Plan, *, device: torch.device, seed: int | None = None) -> None:
-        check_plan(plan)
+        check_runnable(plan)
         self.plan, self.device = plan, device
         self.before_reduction: Hook | None = None
         self.after_optimizer: Hook | None = None
@@ -208,18 +208,3 @@ class TrainingRun:
         norm = sums[1].sqrt()
         scale_gradients(gradients, norm, limit)
         return StepResult(sums[0].item(), norm.item())
-
-
-def check_plan(plan: Plan) -> None:
-    """Refuse what cannot be run exactly.
-
-    Raises:
-        InputError: naming every broken rule.
-    """
-    if plan.runtime.name != "torch":
-        raise InputError(f"the plan is for runtime {plan.runtime.name}; the executor runs plans for runtime torch")
-    if plan.training.precision.compute == "fp16":
-        raise InputError("precision fp16 needs dynamic loss scaling, which run does not have; use bf16 or fp32")
-    broken = check(plan)
-    if broken:
-        raise InputError("the plan cannot be run: " + "; ".join(f"{r.rule}: {r.message} ({r.fix})" for r in broken))

@@ -44,9 +44,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def refuse(plan: Plan) -> None:
-    from executor.training_run import check_plan
+    from executor.checks import check_runnable
 
-    check_plan(plan)
+    check_runnable(plan)
 
 
 @pytest.mark.parametrize("name", REFUSED)

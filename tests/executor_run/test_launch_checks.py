@@ -43,7 +43,7 @@ def test_fp16() -> None:
 
 def test_a_plan_that_breaks_a_rule() -> None:
     plan = tiny_plan(tensor_parallel_size=4)  # 2 key-value heads
-    with pytest.raises(InputError, match=r"the plan is not valid: .*4"):
+    with pytest.raises(InputError, match=r"the plan cannot be run: .*4"):
         run(plan, steps=1)
 
 
