@@ -16,6 +16,7 @@ from types import FrameType
 
 from costmodel.specs import ExecutionError, InputError, Observation, Plan
 from executor.checks import check_data, check_runnable
+from executor.cores import threads_per_process
 from executor.failures import load, root_cause, to_exception
 from executor.files import write_atomically
 from executor.worker import OBSERVATION_FILE
@@ -130,16 +131,6 @@ def torchrun_arguments(plan: Plan, nodes: Nodes) -> list[str]:
         return ["--standalone", *per_node]
     endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(nodes.rdzv_endpoint), "--rdzv-id", plan.plan_hash[:16]]
     return ["--nnodes", str(nodes.nnodes), "--node-rank", str(nodes.node_rank), *endpoint, *per_node]
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
-def threads_per_process(num_processes: int) -> int:
-    """The share of the cores that one of the node's processes computes with, at least one."""
-    return max(1, num_cores() // num_processes)
 
 
 def worker_environment(num_processes: int) -> dict[str, str]:

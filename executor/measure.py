@@ -31,7 +31,8 @@ from costmodel.specs import (
     LinkSpec,
     Precision,
 )
-from executor.launch import num_cores, worker_environment
+from executor.cores import num_cores
+from executor.launch import worker_environment
 from hardware_profiles.fit import fit_gemm_curve, fit_link
 
 SOURCE = "measured on this host by meshwright hardware measure"

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from executor import microbenchmarks as bench
-from executor.launch import threads_per_process
+from executor.cores import threads_per_process
 
 GEMM_SHAPES = {
     "fp32": ((64, 64, 128), (64, 128, 128), (128, 128, 256), (256, 256, 256), (256, 256, 512), (512, 512, 1024)),

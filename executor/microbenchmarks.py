@@ -2,7 +2,9 @@
 
 Every function runs for about ``window`` seconds between two barriers and returns the mean time of one
 call: with more processes than cores a process only gets slices of a core, and a median or a minimum
-would show the slice, not the share.
+would show the slice, not the share. There, local calls are timed by the processor time they use, divided
+by the process's share of a core: what other programs take meanwhile is no property of the device, while
+the caches and the memory bus that the processes compete for are.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from executor.cores import num_cores
+
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def mean_seconds(call: Callable[[], object], window: float) -> float:
     """Mean seconds of a local call, all processes running it at the same time."""
+    share = min(1.0, num_cores() / dist.get_world_size())
+    clock = time.thread_time if share < 1 else time.perf_counter
     call()
     dist.barrier()
-    start = time.perf_counter()
-    count, now = 0, start
-    while now - start < window or count < 2:
+    start, began = time.perf_counter(), clock()
+    count = 0
+    while time.perf_counter() - start < window or count < 2:
         call()
         count += 1
-        now = time.perf_counter()
-    return (now - start) / count
+    return (clock() - began) / count / share
 
 
 def mean_collective_seconds(call: Callable[[], object], window: float) -> float:

@@ -9,7 +9,7 @@ from tiny_plans import local_cluster, tiny_model, tiny_plan
 
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import InputError, Interval, Plan, RuntimeRef, with_hash
-from executor import launch
+from executor import cores, launch
 from executor.checks import notices
 from executor.files import read_plan
 from executor.launch import Nodes, run, torchrun_arguments, worker_environment
@@ -125,7 +125,7 @@ def test_torchrun_on_one_node_and_on_several() -> None:
 
 
 def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "num_cores", lambda: 16)
+    monkeypatch.setattr(cores, "num_cores", lambda: 16)
     threads = [worker_environment(processes)["OMP_NUM_THREADS"] for processes in (1, 4, 5, 64)]
     assert threads == ["16", "4", "3", "1"]
 
