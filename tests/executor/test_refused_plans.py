@@ -61,7 +61,7 @@ def test_precision_fp16_and_other_runtimes_are_refused() -> None:
         refuse(make_plan(precision="fp16"))
     other = make_plan()
     other = other.model_copy(update={"runtime": other.runtime.model_copy(update={"name": "megatron"})})
-    with pytest.raises(InputError, match="runtime .megatron"):
+    with pytest.raises(InputError, match=r"runtime .megatron"):
         refuse(other)
 
 
