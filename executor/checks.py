@@ -5,11 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from costmodel.runtimes.rules import check
-from costmodel.specs import InputError, Plan
+from costmodel.specs import InputError, Plan, Rejection
 from executor.data import GlobalBatches
 from executor.tokenize import load_tokens, read_text
 
 _DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
+
+
+def find_lack(plan: Plan) -> Rejection | None:
+    """What this executor lacks for a plan that keeps every rule of its runtime, or None."""
+    if plan.training.precision.compute != "fp16":
+        return None
+    return Rejection(
+        rule="executor_fp16",
+        message="fp16 training needs dynamic loss scaling, which does not exist yet",
+        numbers={"precision": "fp16"},
+        fix="use bf16 or fp32",
+    )
 
 
 def check_runnable(plan: Plan) -> None:
@@ -23,8 +35,8 @@ def check_runnable(plan: Plan) -> None:
             f"the plan is for the runtime {plan.runtime.name!r}; only plans for 'torch' can be run here: "
             "plan again with --runtime torch, or export this plan"
         )
-    if plan.training.precision.compute == "fp16":
-        raise InputError("fp16 training needs dynamic loss scaling, which does not exist yet: use bf16 or fp32")
+    if (lack := find_lack(plan)) is not None:
+        raise InputError(f"{lack.message}: {lack.fix}")
     rejections = check(plan)
     if rejections:
         reasons = (f"{each.rule}: {each.message}{'; ' + each.fix if each.fix else ''}" for each in rejections)

@@ -107,11 +107,6 @@ class TrainingRun:
         """Number of shares of the global batch."""
         return self.mesh.data_parallel_size
 
-    def named_local_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Fully qualified names and this process's plain tensors (views, no copies)."""
-        for name, parameter in self._parameters:
-            yield name, local_tensor(parameter)
-
     def parameter_tensors(self) -> Iterator[torch.Tensor]:
         """Plain tensors of the parameters that live between steps; padding included in their storages."""
         for stage in self.stages:

@@ -125,15 +125,24 @@ def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[Rejec
     return counts
 
 
+def gib_apart(needed_bytes: float, capacity_bytes: float) -> tuple[str, str]:
+    """Two sizes in GiB without the unit, with as many decimals, from one to three, as tell them apart."""
+    for digits in (1, 2, 3):
+        needed, capacity = (f"{value / GIB:.{digits}f}" for value in (needed_bytes, capacity_bytes))
+        if needed != capacity:
+            break
+    return needed, capacity
+
+
 def _memory_rejection(candidates: Candidates) -> RejectionCount:
     """All rows that do not fit, with the one that misses by least."""
     needed = np.where(candidates.fits, np.inf, candidates.needed_bytes)
     row = int(np.argmin(needed))
     device = candidates.context.cluster.device
+    wanted, held = gib_apart(float(needed[row]), device.memory_bytes)
     return RejectionCount(
         rule="memory",
         count=candidates.rejected_by_memory,
-        example=f"{candidates.summary(row)} needs {needed[row] / GIB:.1f} GiB a device; {device.name} has "
-        f"{device.memory_bytes / GIB:.1f} GiB",
+        example=f"{candidates.summary(row)} needs {wanted} GiB a device; {device.name} has {held} GiB",
         fix="more sharding, more recomputation, a smaller micro-batch or a device with more memory",
     )

@@ -66,8 +66,9 @@ def _bubble(best: Plan) -> Iterator[str]:
     exposed = sum(term.exposed_seconds for term in estimate.terms if term.name == "bubble")
     share = exposed / estimate.step_time_seconds.value
     if parallel.pipeline_parallel_size > 1 and share > BUBBLE_FRACTION:
+        count = parallel.num_micro_batches
         yield (
-            f"{share:.0%} of the step is pipeline bubble: {parallel.num_micro_batches} micro-batches for "
+            f"{share:.0%} of the step is pipeline bubble: {count} micro-batch{'es' if count > 1 else ''} for "
             f"{parallel.pipeline_parallel_size} stages; a larger global batch or a shorter pipeline fills it"
         )
 

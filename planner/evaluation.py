@@ -56,11 +56,6 @@ def complexity_columns(grid: Grid) -> list[Index]:
     ]
 
 
-def complexity(plan: Plan) -> tuple[int, ...]:
-    """`complexity_columns` of one plan."""
-    return tuple(int(column[0]) for column in complexity_columns(Grid.from_plan(plan)))
-
-
 @dataclass(slots=True, eq=False)
 class Search:
     """Refines the rows of a sifted space.

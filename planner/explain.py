@@ -178,7 +178,7 @@ def _neighbours(neighbours: tuple[Neighbour, ...]) -> Iterator[Explanation]:
     for neighbour in neighbours:
         head = f"With {neighbour.axis} {neighbour.value}"
         if neighbour.slowdown is None or neighbour.step_time_seconds is None:
-            yield Explanation(section="neighbours", sentence=f"{head} there is no plan: {neighbour.rejection}.")
+            yield Explanation(section="neighbours", sentence=f"{head} this plan would not run: {neighbour.rejection}.")
             continue
         way = "slower" if neighbour.slowdown >= 0 else "faster"
         yield Explanation(

@@ -68,15 +68,20 @@ def _disagreement(advice: Advice, plans: Sequence[Plan | None], best: Plan, fact
     name, plan = advice.options[first][0], plans[first]
     if plan is None or belongs(STRATEGIES[name], Grid.from_plan(best), facts.devices_per_node)[0]:
         return None
-    ratio = step_seconds(plan) / step_seconds(best)
     text = (
         f"of the guide's strategies that have a plan, {name} comes first: its fastest, {summarize(plan)}, takes "
-        f"{step_seconds(plan):.4g} s; {chosen}, {ratio:.2f} times as fast, because of {deciding_terms(plan, best)}"
+        f"{step_seconds(plan):.4g} s; {chosen}, {_faster(step_seconds(plan) / step_seconds(best))}, because of "
+        f"{deciding_terms(plan, best)}"
     )
     band = estimate_of(best).step_time_seconds
     if step_seconds(plan) <= band.high:
         text += f"; the model's own error reaches to {band.high:.4g} s, so measure both"
     return text
+
+
+def _faster(ratio: float) -> str:
+    """A ratio of step times in words: a percentage below 2, a factor from there."""
+    return f"{ratio - 1:.1%} faster" if ratio < 2 else f"{ratio:.2f} times as fast"
 
 
 def deciding_terms(slower: Plan, faster: Plan) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, RecomputeKind
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
 from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
-from planner.candidates import GIB, device_bytes
+from planner.candidates import device_bytes, gib_apart
 from planner.enumeration import (
     Declared,
     chunk_values,
@@ -207,7 +207,8 @@ def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neig
         return Neighbour(axis=step.axis, value=step.value, rejection=broken[0].rejection(0).message)
     needed, capacity = float(device_bytes(context, grid)[0]), context.cluster.device.memory_bytes
     if needed > capacity:
-        text = f"needs {needed / GIB:.1f} GiB a device of {capacity / GIB:.1f} GiB"
+        wanted, held = gib_apart(needed, capacity)
+        text = f"needs {wanted} GiB a device of {held} GiB"
         return Neighbour(axis=step.axis, value=step.value, rejection=text)
     row = _row_of(found.candidates.grid, grid)
     seconds = float(exact_seconds(context, grid)[0]) if row is None else found.seconds(row)

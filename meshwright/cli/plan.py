@@ -99,10 +99,12 @@ def _show(answer: Recommendation | Infeasible, output: Path | None, *, as_json: 
 
 
 def _next_commands(answer: Recommendation, output: Path | None) -> list[str]:
+    from executor.checks import find_lack
+
     file = quote(str(output or "plan.json"))
     made_by = answer.best.provenance.command if answer.best.provenance else ""
     keep = [] if output else [f"{made_by or 'meshwright plan ...'} -o {file}"]
-    if answer.best.runtime.name != "torch":
+    if answer.best.runtime.name != "torch" or find_lack(answer.best) is not None:
         return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to yaml -o plan.yaml"]
     script = quote(str((output or Path("plan.json")).with_suffix(".sh")))
     return [

@@ -9,6 +9,7 @@ import shlex
 from pathlib import PurePath
 
 from costmodel.specs import Plan, Rejection
+from executor.checks import find_lack
 from meshwright import units
 from meshwright.exporters.base import ALL_FIELDS, Exporter
 from meshwright.files import dump_document
@@ -116,7 +117,7 @@ def _num_nodes(plan: Plan) -> int:
 
 def _reject(plan: Plan) -> Rejection | None:
     if _num_nodes(plan):
-        return None
+        return find_lack(plan)
     used, cluster = plan.num_devices_used, plan.cluster
     return Rejection(
         rule="export_torchrun_nodes",

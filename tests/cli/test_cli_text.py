@@ -116,3 +116,11 @@ def test_lists_fit_their_width(columns: int, cli: Cli) -> None:
         assert result.code == 0
         assert widest(result.out) <= columns
         assert "…" not in result.out
+
+
+def test_a_plan_that_the_executor_would_refuse_is_offered_neither_to_run_nor_for_torchrun(cli: Cli) -> None:
+    """V100 has no bf16, and fp16 is not run."""
+    inputs = ("--model", "gpt2", "--cluster", "8xV100-SXM-32GB", "--global-batch-size", 8, "--sequence-length", 128)
+    commands = cli("plan", *inputs, "-o", "plan.json").out.partition("\nNext\n")[2].split("\n")
+    assert [line.split()[1] for line in commands if line] == ["explain", "export"]
+    assert "--to yaml" in commands[1]

@@ -77,6 +77,17 @@ def test_a_megatron_plan_is_not_for_torchrun(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_that_the_executor_would_refuse_is_not_for_torchrun() -> None:
+    plan = sample_plan()
+    training = plan.training.model_copy(
+        update={"precision": plan.training.precision.model_copy(update={"compute": "fp16"})}
+    )
+    rejection = render(plan.model_copy(update={"training": training}), "torchrun")
+    assert isinstance(rejection, Rejection)
+    assert "fp16 training needs dynamic loss scaling" in rejection.message
+    assert rejection.fix == "use bf16 or fp32"
+
+
 def test_an_unknown_target_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="torchrun"):
         find_exporter("slurm")

@@ -49,6 +49,9 @@ def test_a_large_bubble_is_named() -> None:
     bubble = sum(term.exposed_seconds for term in found.best.estimate.terms if term.name == "bubble")
     assert bubble / total > BUBBLE_FRACTION
     assert any("pipeline bubble: 4 micro-batches for 4 stages" in text for text in found.warnings)
+    naive = fix | {"pipeline_schedule": "naive", "num_micro_batches": "1"}
+    found = recommend(plan_space(cluster=make_cluster(per_node=4), fix=naive))
+    assert any("pipeline bubble: 1 micro-batch for 4 stages" in text for text in found.warnings)
 
 
 def test_zero3_over_a_slow_link_is_named() -> None:

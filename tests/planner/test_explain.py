@@ -48,7 +48,10 @@ def test_numbers_are_those_of_the_estimate(found: Recommendation) -> None:
     links = of(sentences, "links")
     sent = {link.numbers["bytes_per_rank"] for link in links}
     assert sent <= {traffic.bytes_per_rank for traffic in estimate.communication}
-    assert len(of(sentences, "neighbours")) == len(found.neighbours)
+    told = of(sentences, "neighbours")
+    assert len(told) == len(found.neighbours)
+    refused = {neighbour.rejection for neighbour in found.neighbours if neighbour.rejection}
+    assert sum("this plan would not run: " in sentence.sentence for sentence in told) >= len(refused)
     certificate = of(sentences, "certificate")[0]
     assert f"{found.certificate.candidates:,} candidates" in certificate.sentence
     assert found.certificate.statement in certificate.sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -191,10 +192,17 @@ def test_strategies_partition_by_what_is_in_use() -> None:
     assert not belongs(STRATEGIES["memory-centric tiling"], grid, 4).any()
 
 
-def test_a_disagreement_gives_both_times_and_the_deciding_terms() -> None:
+def test_a_disagreement_without_a_plan_of_the_guide_says_so() -> None:
     guide = guide_of(fix={"tensor_parallel_size": "2"}, cluster=make_cluster(per_node=4))
     assert not guide.agrees
     assert "none of the guide's strategies has a plan" in (guide.disagreement or "")
-    tight = guide_of(model=LARGE, cluster=make_cluster(memory_bytes=int(5.2 * GIB)), batch=64)
-    if not tight.agrees:
-        assert "times as fast, because of" in (tight.disagreement or "")
+
+
+@pytest.mark.parametrize(
+    ("between", "words"), [(1e9, r"\d\.\d% faster, because of"), (1e8, r"\d\.\d\d times as fast, because of")]
+)
+def test_a_small_difference_is_a_percentage_and_a_large_one_a_factor(between: float, words: str) -> None:
+    model = {} if between == 1e9 else {"model": LARGE}
+    guide = guide_of(**model, cluster=make_cluster(nodes=2, per_node=4, between=between), batch=32)
+    assert not guide.agrees
+    assert re.search(words, guide.disagreement or "")

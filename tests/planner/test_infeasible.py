@@ -11,6 +11,7 @@ from costmodel.models.loader import load_model
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import Infeasible, NearestMiss, Recommendation
 from hardware_profiles.loader import load_cluster, load_device
+from planner.candidates import gib_apart
 from planner.infeasible import enlarged
 from planner.search import search
 from planner.space import Space, declare_space
@@ -28,6 +29,12 @@ def miss_of(space: Space) -> NearestMiss:
 def fix_about(miss: NearestMiss, words: str) -> str:
     (fix,) = [fix for fix in miss.fixes if words in fix]
     return fix
+
+
+def test_sizes_that_differ_are_never_written_alike() -> None:
+    assert gib_apart(79.5 * GIB, 79.1 * GIB) == ("79.5", "79.1")
+    assert gib_apart(79.11 * GIB, 79.14 * GIB) == ("79.11", "79.14")
+    assert gib_apart(79.114 * GIB, 79.112 * GIB) == ("79.114", "79.112")
 
 
 def test_terms_of_the_nearest_miss_add_up_and_exceed_the_device() -> None:

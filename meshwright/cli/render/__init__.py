@@ -1,1 +1,1 @@
-"""Specs -> text and tables for people; the only place where bytes become GiB."""
+"""Specs -> text and tables for people."""
