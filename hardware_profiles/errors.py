@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
@@ -20,7 +22,7 @@ _COMPARISONS = {
 _NEEDED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "int_type": lambda _: "a whole number",
     "int_parsing": lambda _: "a whole number",
-    "int_parsing_size": lambda _: "a whole number of a sane size",
+    "int_parsing_size": lambda _: f"a whole number below {2**63:.1e}",
     "int_from_float": lambda _: "a whole number",
     "float_type": lambda _: "a number",
     "float_parsing": lambda _: "a number",
@@ -33,8 +35,8 @@ _NEEDED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "model_attributes_type": lambda _: "a mapping of keys to values",
     "list_type": lambda _: "a list",
     "tuple_type": lambda _: "a list",
-    "literal_error": lambda context: f"one of {str(context.get('expected', '')).replace(' or ', ', ')}",
-    "enum": lambda context: f"one of {str(context.get('expected', '')).replace(' or ', ', ')}",
+    "literal_error": lambda context: _one_of(str(context.get("expected", ""))),
+    "enum": lambda context: _one_of(str(context.get("expected", ""))),
     "too_short": lambda context: f"at least {context.get('min_length')} item(s)",
     "too_long": lambda context: f"at most {context.get('max_length')} item(s)",
     "string_too_short": lambda context: f"text of at least {context.get('min_length')} character(s)",
@@ -74,8 +76,10 @@ def dotted(keys: Iterable[str | int]) -> str:
 
 
 def show_value(value: object) -> str:
-    """A short, single-line form of a value for a message."""
-    text = repr(value).replace("\n", " ")
+    """A short, single-line form of a value for a message, in the words of a file: ``null``, ``true``, 2024-12-31."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = str(value) if isinstance(value, datetime.date) else repr(value).replace("\n", " ")
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
@@ -96,7 +100,7 @@ def unknown_name(kind: str, name: object, valid: Iterable[str]) -> str:
 def close_matches(name: str, names: Iterable[str]) -> list[str]:
     """Up to three names that look like ``name``, ignoring case."""
     folded = {candidate.casefold(): candidate for candidate in names}
-    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    return [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)]
 
 
 def _explain_one(problem: Mapping[str, Any], keys: list[str | int], model: type[BaseModel] | None) -> str:
@@ -109,11 +113,16 @@ def _explain_one(problem: Mapping[str, Any], keys: list[str | int], model: type[
         return f"found {show_value(value)}; {str(context.get('error', problem['msg'])).removeprefix('Value error, ')}"
     if kind in _COMPARISONS:
         bound, words = _COMPARISONS[kind]
-        return f"found {show_value(value)}; needed a number {words} {context.get(bound)}"
+        return f"found {show_value(value)}; needed a number {words} {context[bound]:.15g}"
     if kind in _NEEDED:
         return f"found {show_value(value)}; needed {_NEEDED[kind](context)}"
     needed = str(problem["msg"]).replace("Input should be", "needed")
     return f"found {show_value(value)}; {needed[0].lower()}{needed[1:]}"
+
+
+def _one_of(expected: str) -> str:
+    """``'a', 'b' or 'c'`` as ``one of 'a', 'b', 'c'``; a value that is the only one is just named."""
+    return f"one of {expected.replace(' or ', ', ')}" if " or " in expected else expected
 
 
 def _explain_unknown_key(keys: list[str | int], model: type[BaseModel] | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Hashable
 from pathlib import Path
@@ -14,6 +16,7 @@ from hardware_profiles.errors import show_path, show_value
 from hardware_profiles.spec import InputError
 
 _MAX_FILE_BYTES = 4 * 2**20
+_MAX_NODES = 1_000_000  # aliases written out; a file of the largest size holds about as many
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is ten times faster, where built
 
 
@@ -33,6 +36,12 @@ class _StrictLoader(_BaseLoader):  # type: ignore[misc]
         return mapping
 
 
+# YAML 1.1 takes 1e-08 and 1.5e8 for text; JSON, which people paste into YAML, and YAML 1.2 take them for numbers.
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+0123456789.")
+)
+
+
 def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
     """The mapping at the top of a YAML (or JSON) file.
 
@@ -41,19 +50,24 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
         what: what the file should be, for the message, for example ``cluster file``.
 
     Raises:
-        InputError: the file is missing, a directory, unreadable, too large, not text, not YAML, empty, not a
-            mapping, or repeats a key.
+        InputError: the file is missing, a directory, unreadable, too large (with its aliases written out too), not
+            text, not YAML, empty, not a mapping, or repeats a key.
     """
     name = f"{what} {show_path(path)}"
     text = _read_text(path, name)
     try:
-        content: Any = yaml.load(text, Loader=_StrictLoader)
+        content = _parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{name}: not valid YAML{place}: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InputError(f"{name}: not valid YAML{place}: {reason}") from error
+    except RecursionError as error:
+        raise InputError(f"{name}: not valid YAML: lists or mappings are nested too deeply") from error
+    except yaml.YAMLError as error:
         raise InputError(f"{name}: not valid YAML: {' '.join(str(error).split())[:200]}") from error
+    except ValueError as error:  # a number of thousands of digits, a date such as 2024-13-40
+        raise InputError(f"{name}: not valid YAML: it holds a number or date that cannot be read") from error
     if content is None:
         raise InputError(f"{name}: the file is empty; needed a mapping of keys to values")
     if not isinstance(content, dict):
@@ -61,12 +75,37 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
     return content
 
 
+def read_at_most(path: Path, most_bytes: int) -> bytes:
+    """The first ``most_bytes`` + 1 bytes of a file, so that a longer one can be told.
+
+    A named pipe that nobody writes to reads as empty; waiting for a writer would hang.
+
+    Raises:
+        OSError: the file is missing, a directory or unreadable.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        os.set_blocking(file.fileno(), True)
+        return file.read(most_bytes + 1)
+
+
+def is_special(path: Path) -> bool:
+    """Whether the path is there and neither a regular file nor a directory: a device, a pipe, a socket."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def write_text_atomically(path: Path, text: str, *, force: bool = False) -> None:
     """Write a file so that a reader sees the old content or the whole new one.
 
     Raises:
-        InputError: the file exists and ``force`` is not given, or it cannot be written there.
+        InputError: the file exists and ``force`` is not given, it is a device or a pipe, or it cannot be written
+            there.
     """
+    if is_special(path):
+        raise InputError(f"{show_path(path)} is a device or a pipe; needed the name of a file")
     if path.is_dir():
         raise InputError(f"{show_path(path)} is a directory; needed the name of a file")
     if path.exists() and not force:
@@ -87,8 +126,7 @@ def write_text_atomically(path: Path, text: str, *, force: bool = False) -> None
 
 def _read_text(path: Path, name: str) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
+        content = read_at_most(path, _MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise InputError(f"{name}: there is no such file") from error
     except IsADirectoryError as error:
@@ -104,6 +142,34 @@ def _read_text(path: Path, name: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: byte {error.start} is not UTF-8; needed YAML text") from error
+
+
+def _parse_yaml(text: str) -> Any:
+    loader = _StrictLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _count_nodes(root, {}) > _MAX_NODES:
+            raise yaml.YAMLError("its aliases (*name) multiply to millions of values; write the values out")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Nodes below and including ``node`` with every alias written out; ``counts`` remembers those already counted."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in counts:
+        if not counts[id(node)]:
+            raise yaml.YAMLError("an alias (*name) stands inside what it names; write the values out")
+        return counts[id(node)]
+    counts[id(node)] = 0
+    pairs = isinstance(node, yaml.MappingNode)
+    inner = [part for pair in node.value for part in pair] if pairs else node.value
+    counts[id(node)] = total = 1 + sum(_count_nodes(part, counts) for part in inner)
+    return total
 
 
 def _umask() -> int:

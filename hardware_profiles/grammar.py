@@ -113,10 +113,21 @@ def _refuse_device(counts: list[str], rest: str) -> NoReturn:
     trailing = _TRAILING_COUNT.fullmatch(rest)
     if trailing and (device := resolve_name("device", trailing["device"])):
         raise InputError(f"the count comes first; did you mean {'x'.join([*counts, trailing['count'], device])}?")
+    node = resolve_name("node", rest)
+    if node is not None:
+        _refuse_node(counts, node)
     odd = _ANY_COUNT.fullmatch(rest)
     if odd and resolve_name("device", odd["rest"]):
         raise InputError(_bad_count(odd["count"]))
     raise InputError(f"{unknown_profile('device', rest)}. Needed {GRAMMAR}")
+
+
+def _refuse_node(counts: list[str], node: str) -> NoReturn:
+    """A node profile was named where its devices are needed."""
+    size = load_node(node).size
+    names = ["x".join([*counts[:1], str(size), device]) for device in list_devices() if node in default_nodes(device)]
+    also = f"as in {' or '.join(names)}" if names else f"with node: {node} in a cluster file"
+    raise InputError(f"{node} is a node, not a device; name its devices, up to {size} a node, {also}")
 
 
 def _suggest_nodes(device: str, num_devices: int, size: int) -> str:

@@ -52,8 +52,8 @@ def estimate(plan: Plan | Recommendation | str | Path, *, ignore_memory: bool = 
 
     plan = load_plan(plan)
     runtime = resolve_runtime(plan.runtime.name)
-    check_rules(plan, runtime)
     with refuse_infinite():
+        check_rules(plan, runtime)
         return estimate_plan(plan, runtime, ignore_memory=ignore_memory)
 
 
@@ -66,15 +66,18 @@ def refuse_infinite() -> Iterator[None]:
     """
     import numpy as np
 
+    out_of_range = InputError(
+        "the prediction is not a finite number: a rate, latency or size of the cluster or model is out of any range"
+    )
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             yield
+    except OverflowError:
+        raise out_of_range from None
     except ValidationError as error:
         if not any(problem["type"] == "finite_number" for problem in error.errors()):
             raise
-        raise InputError(
-            "the prediction is not a finite number: a rate, latency or size of the cluster or model is out of any range"
-        ) from None
+        raise out_of_range from None
 
 
 def with_estimate(plan: Plan, made: Estimate) -> Plan:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from costmodel.specs import InputError
-from hardware_profiles.files import read_yaml_mapping, write_text_atomically
+from hardware_profiles.errors import show_value
+from hardware_profiles.files import is_special, read_at_most, read_yaml_mapping, write_text_atomically
+from hardware_profiles.json_text import json_kind, parse_json
 
 MAX_DOCUMENT_BYTES = 64 * 1024**2
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -28,13 +31,13 @@ def read_document(path: str | Path, *, what: str) -> dict[str, Any]:
     Raises:
         InputError: when the file is missing, a folder, unreadable, too large, not text, or not a mapping.
     """
-    path = Path(path)
+    path = to_path(path, what=what)
     text = _read_text(path, what=what)
     if path.suffix in YAML_SUFFIXES or (path.suffix != ".json" and not text.lstrip().startswith("{")):
-        return read_yaml_mapping(path, what)
-    content = _parse_json(text, path, what)
+        return _only_json_values(read_yaml_mapping(path, what), path, what)
+    content = parse_json(text, f"{what} {path}")
     if not isinstance(content, dict):
-        raise InputError(f"{path} is not a {what}: found a {type(content).__name__}; needed a mapping of fields")
+        raise InputError(f"{path} is not a {what}: found {json_kind(content)}; needed an object with named fields")
     return content
 
 
@@ -42,25 +45,41 @@ def check_output(path: str | Path, *, force: bool, suffixes: tuple[str, ...] = (
     """The path, after making sure that a file may be written there.
 
     Raises:
-        InputError: when the file exists (without ``force``), is a folder, lies in a missing folder, or
-            its suffix is none of ``suffixes``.
+        InputError: when the file exists (without ``force``), is a folder or a device, lies in a folder that is
+            missing or not writable, or its suffix is none of ``suffixes``.
     """
-    path = Path(path)
+    path = to_path(path, what="output")
     if suffixes and path.suffix not in suffixes:
         found = f"the suffix {path.suffix}" if path.suffix else "no suffix"
-        raise InputError(f"output {path} has {found}; use one of {', '.join(suffixes)}")
+        needed = f"one of {', '.join(suffixes)}" if len(suffixes) > 1 else suffixes[0]
+        raise InputError(f"output {path} has {found}; use {needed}")
     try:
         if path.is_dir():
             raise InputError(f"output {path} is a folder; give the name of a file")
+        if is_special(path):
+            raise InputError(f"output {path} is a device or a pipe; give the name of a file")
         if path.exists() and not force:
             raise InputError(f"output {path} exists already; choose another name or pass --force to replace it")
         if not path.parent.is_dir():
             raise InputError(f"output {path}: the folder {path.parent} does not exist; create it first")
+        with tempfile.TemporaryFile(dir=path.parent):  # asks the file system itself; leaves no trace
+            pass
+    except PermissionError:
+        raise InputError(f"output {path}: no permission to write in the folder {path.parent}") from None
     except OSError as error:
         raise InputError(f"output {path} cannot be written: {error.strerror or error}") from None
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"output {path}: no permission to write in the folder {path.parent}")
     return path
+
+
+def to_path(path: str | Path, *, what: str) -> Path:
+    """The path itself.
+
+    Raises:
+        InputError: when it is no path.
+    """
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise InputError(f"{what} is {show_value(path)}; needed the name of a file")
+    return Path(path)
 
 
 def write_text(path: str | Path, text: str, *, force: bool = False, executable: bool = False) -> Path:
@@ -89,9 +108,11 @@ def _read_text(path: Path, *, what: str) -> str:
         if path.is_dir():
             raise InputError(f"{path} is a folder; needed a {what}")
         size = path.stat().st_size
-        if size > MAX_DOCUMENT_BYTES:
-            raise InputError(f"{path} is not a {what}: found {size} bytes; at most {MAX_DOCUMENT_BYTES} are read")
-        text = path.read_bytes().decode("utf-8-sig")
+        content = b"" if size > MAX_DOCUMENT_BYTES else read_at_most(path, MAX_DOCUMENT_BYTES)
+        if max(size, len(content)) > MAX_DOCUMENT_BYTES:
+            found = f"{size:,} bytes" if size > MAX_DOCUMENT_BYTES else "more bytes than that"
+            raise InputError(f"{path} is not a {what}: at most {MAX_DOCUMENT_BYTES:,} bytes are read; found {found}")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what} {path} does not exist") from None
     except OSError as error:
@@ -105,27 +126,19 @@ def _read_text(path: Path, *, what: str) -> str:
     return text
 
 
-def _parse_json(text: str, path: Path, what: str) -> Any:
-    def refuse_constant(name: str) -> NoReturn:
-        raise InputError(f"{path} is not a {what}: found {name}, which is not a number")
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{path} is not a {what}: the key {twice!r} stands twice")
-        return content
-
+def _only_json_values(content: dict[str, Any], path: Path, what: str) -> dict[str, Any]:
+    """YAML can hold dates, bytes and infinities, which no document of ours has."""
     try:
-        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        where = "the file ends too early" if error.pos >= len(text.rstrip()) else error.msg
-        raise InputError(f"{path} is not valid JSON: {where} (line {error.lineno}, column {error.colno})") from None
-    except InputError:
-        raise
-    except (RecursionError, ValueError) as error:  # a number with thousands of digits, for instance
-        raise InputError(f"{path} is not a {what}: {error}") from None
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        reason = "text that is no Unicode"
+    except ValueError:
+        reason = ".nan or .inf, which is no finite number"
+    except TypeError:
+        reason = "a date or another value that JSON does not have"
+    else:
+        return content
+    raise InputError(f"{path} is not a {what}: it holds {reason}")
 
 
 def _dump_yaml(content: dict[str, Any]) -> str:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from costmodel.specs import ClusterSpec, InputError, ModelSpec, OptimizerSpec, RuntimeProfile, TrainingSpec
-from hardware_profiles.errors import explain_validation_error
+from costmodel.specs import (
+    MAX_GLOBAL_BATCH_SIZE,
+    MAX_SEQUENCE_LENGTH,
+    ClusterSpec,
+    InputError,
+    ModelSpec,
+    OptimizerSpec,
+    RuntimeProfile,
+    TrainingSpec,
+)
+from hardware_profiles.errors import explain_validation_error, show_value
 
 if TYPE_CHECKING:
     from hardware_profiles.types import DeviceSpec
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _MAX_TOKENS = 10**18
-# Beyond these no product of sizes stays exact in 64 bits; no training comes near them.
-_MAX_BATCH = 10**6
-_MAX_SEQUENCE = 10**7
 _TOKENS = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e\+?[0-9]{1,3})?) ?([KMBT]?)", re.IGNORECASE)
 
 
@@ -61,6 +68,8 @@ def resolve_runtime(runtime: RuntimeProfile | str) -> RuntimeProfile:
     """The runtime profile itself, or the one of that name."""
     if isinstance(runtime, RuntimeProfile):
         return runtime
+    if not isinstance(runtime, str):
+        raise InputError(f"runtime is {show_value(runtime)}; needed the name of one, such as 'torch'")
     from costmodel.runtimes.loader import load_runtime
 
     return load_runtime(runtime)
@@ -90,11 +99,9 @@ def make_training(
     Raises:
         InputError: for a value outside its domain, or a precision that the device or the runtime lacks.
     """
-    _check_number("global_batch_size", global_batch_size, _MAX_BATCH)
-    _check_number("sequence_length", sequence_length, _MAX_SEQUENCE)
     content: dict[str, Any] = {
-        "global_batch_size": global_batch_size,
-        "sequence_length": sequence_length,
+        "global_batch_size": whole_number("global_batch_size", global_batch_size, 1, MAX_GLOBAL_BATCH_SIZE),
+        "sequence_length": whole_number("sequence_length", sequence_length, 1, MAX_SEQUENCE_LENGTH),
         "precision": runtime.precisions[choose_precision(cluster.device, runtime, precision)],
         "optimizer": optimizer if isinstance(optimizer, OptimizerSpec) else _optimizer(optimizer, runtime),
         "attention_implementation": _one_of("attention", attention, ("fused", "unfused")),
@@ -118,12 +125,28 @@ def choose_precision(device: DeviceSpec, runtime: RuntimeProfile, precision: str
         if found is None:
             raise InputError(f"runtime {runtime.name} and {device.name} have no training precision in common")
         return found
-    if precision not in runtime.precisions:
-        known = ", ".join(runtime.precisions)
-        raise InputError(f"precision {precision!r} is not supported by runtime {runtime.name}; choose one of {known}")
+    needed = f"choose one of {', '.join(offered)}" if offered else "choose another runtime or device"
+    if not isinstance(precision, str) or precision not in runtime.precisions:
+        word = show_value(precision)
+        raise InputError(f"precision {word} is not supported by runtime {runtime.name} on {device.name}; {needed}")
     if precision not in offered:
-        raise InputError(f"{device.name} does not support {precision} training; choose one of {', '.join(offered)}")
+        if precision == "fp64":
+            raise InputError(f"precision fp64 is for exact comparisons on a cpu, found {device.name}; {needed}")
+        raise InputError(f"{device.name} does not support {precision} training; {needed}")
     return precision
+
+
+def whole_number(name: str, value: object, lowest: int, highest: int | None = None) -> int:
+    """The value itself, if it is a whole number (of numpy too) in the range.
+
+    Raises:
+        InputError: when it is not.
+    """
+    found = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if found is None or found < lowest or (highest is not None and found > highest):
+        needed = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest:,}"
+        raise InputError(f"{name} is {show_value(value)}; needed a whole number {needed}")
+    return found
 
 
 def parse_tokens(tokens: int | float | str) -> int:
@@ -135,11 +158,24 @@ def parse_tokens(tokens: int | float | str) -> int:
     needed = "needed a positive number of tokens, such as 300e9, 300B or 2T"
     match = _TOKENS.fullmatch(str(tokens).strip())
     if not match:
-        raise InputError(f"tokens is {tokens!r}; {needed}")
+        raise InputError(f"tokens is {show_value(tokens)}; {needed}")
     number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2].upper()]
     if not math.isfinite(number) or not 1 <= number <= _MAX_TOKENS:
-        raise InputError(f"tokens is {tokens!r}; needed between 1 and {_MAX_TOKENS:.0e}")
+        raise InputError(f"tokens is {show_value(tokens)}; needed between 1 and {_MAX_TOKENS:.0e}")
     return round(number)
+
+
+def require_mapping(name: str, value: object, *, example: str) -> dict[str, Any]:
+    """The mapping itself, keys as text; None is empty.
+
+    Raises:
+        InputError: when it is no mapping.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} is {show_value(value)}; needed a mapping such as {example}")
+    return {str(key): item for key, item in value.items()}
 
 
 def parse_assignments(items: Iterable[str], *, option: str) -> dict[str, str]:
@@ -160,11 +196,6 @@ def parse_assignments(items: Iterable[str], *, option: str) -> dict[str, str]:
     return result
 
 
-def _check_number(name: str, value: object, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise InputError(f"{name} is {value!r}; needed a whole number from 1 to {largest:,}")
-
-
 def _has_precision(device: DeviceSpec, word: str) -> bool:
     # fp64 is offered for exact comparisons on a CPU only.
     return word in device.peak_flops_per_second and (word != "fp64" or device.kind == "cpu")
@@ -175,6 +206,6 @@ def _optimizer(name: str, runtime: RuntimeProfile) -> OptimizerSpec:
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InputError(f"unknown {what} {value!r}; choose one of {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"unknown {what} {show_value(value)}; choose one of {', '.join(choices)}")
     return value

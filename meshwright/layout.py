@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.specs import ClusterSpec, InputError, ParallelConfig, TrainingSpec
-from hardware_profiles.errors import explain_validation_error
+from hardware_profiles.errors import explain_validation_error, show_value, unknown_name
 
 _MAX_SIZE = 10**9
 
@@ -33,9 +33,12 @@ def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: 
     stated = {name: value for name, value in sizes.items() if value is not None}
     unknown = sorted(set(stated) - set(ParallelConfig.model_fields))
     if unknown:
-        raise InputError(f"unknown size {unknown[0]!r}; choose among {', '.join(ParallelConfig.model_fields)}")
-    _validate(stated)  # every value alone, before they are divided by each other
+        raise InputError(unknown_name("size", unknown[0], ParallelConfig.model_fields))
+    # Every value alone, before they are divided by each other, and as the numbers they mean.
+    stated = _validate(stated).model_dump(include=set(stated))
     for name, value in stated.items():
+        if isinstance(sizes[name], bool) and ParallelConfig.model_fields[name].annotation is not bool:
+            raise InputError(f"{name} is {show_value(sizes[name])}; needed a whole number of at least 1")
         if isinstance(value, int) and value > _MAX_SIZE:
             raise InputError(f"{name} is {value}; needed at most {_MAX_SIZE:,}")
     stated.update(_data_parallel_sizes(stated, cluster.num_devices))

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from costmodel.specs import SCHEMA_VERSION, InputError, Plan, Recommendation, Spec, compute_plan_hash, with_hash
-from hardware_profiles.errors import explain_validation_error
+from hardware_profiles.errors import explain_validation_error, show_value
 from meshwright.files import DOCUMENT_SUFFIXES, check_output, dump_document, read_document, write_text
 
+_MAX_INTEGER = 2**63
 _Spec = TypeVar("_Spec", bound=Spec)
 
 # What else a user may hold in hand: a field that only this document has, and its name.
@@ -49,10 +50,13 @@ def load_answer(source: Plan | Recommendation | str | Path, *, accept_edits: boo
     if isinstance(source, Plan | Recommendation):
         return source
     content = read_document(source, what="plan file")
+    _check_integers(content, "", source)
     if "best" in content:
         _check_schema_version(content["best"], source)
         recommendation = _validate(Recommendation, content, source)
         best = _check_hash(recommendation.best, source, accept_edits=accept_edits)
+        for other in () if accept_edits else recommendation.alternatives:
+            _check_hash(other, source, accept_edits=False)
         return recommendation.model_copy(update={"best": best})
     _check_schema_version(content, source)
     return _check_hash(_validate(Plan, content, source), source, accept_edits=accept_edits)
@@ -85,6 +89,20 @@ def _check_schema_version(content: object, source: str | Path) -> None:
         )
 
 
+def _check_integers(content: object, path: str, source: str | Path) -> None:
+    """Sizes beyond 64 bits mean nothing to anybody, and arithmetic on columns could not hold them."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            _check_integers(value, f"{path}.{key}", source)
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            _check_integers(value, f"{path}.{index}", source)
+    elif isinstance(content, int) and abs(content) >= _MAX_INTEGER:
+        raise InputError(
+            f"plan file {source}: {path[1:]}: found {show_value(content)}; needed a whole number below {_MAX_INTEGER:.1e}"
+        )
+
+
 def _validate(kind: type[_Spec], content: dict[str, Any], source: str | Path) -> _Spec:
     try:
         return kind.model_validate(content)
@@ -97,6 +115,9 @@ def _check_hash(plan: Plan, source: str | Path, *, accept_edits: bool) -> Plan:
     if plan.plan_hash == needed:
         return plan
     if accept_edits:
+        from costmodel.models.agreement import check_agreement
+
+        check_agreement(plan.model)
         devices = plan.parallel.num_devices
         return with_hash(plan.model_copy(update={"estimate": None, "num_devices_used": devices}))
     found = plan.plan_hash or "none"

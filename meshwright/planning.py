@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.specs import (
     ClusterSpec,
     Infeasible,
-    InputError,
     ModelSpec,
     OptimizerSpec,
     Plan,
@@ -18,7 +17,15 @@ from costmodel.specs import (
     RuntimeProfile,
 )
 from meshwright.estimating import check_rules, refuse_infinite
-from meshwright.inputs import make_training, parse_tokens, resolve_cluster, resolve_model, resolve_runtime
+from meshwright.inputs import (
+    make_training,
+    parse_tokens,
+    require_mapping,
+    resolve_cluster,
+    resolve_model,
+    resolve_runtime,
+    whole_number,
+)
 from meshwright.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +70,7 @@ def plan(
     Raises:
         InputError: for wrong input, among it a fixed size that breaks a rule by itself.
     """
-    _check_top(top)
+    top = whole_number("top", top, 1, _MAX_TOP)
     total_tokens = None if tokens is None else parse_tokens(tokens)
     model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
     training = make_training(
@@ -79,10 +86,12 @@ def plan(
     from planner.space import declare_space
 
     context = (model, cluster, training, runtime)
-    stated = {axis: _word(value) for axis, value in (fix or {}).items()}
-    allowed = {axis: _words(values) for axis, values in (allow or {}).items()}
-    space = declare_space(*context, fix=stated, allow=allowed)
+    fix = require_mapping("fix", fix, example="{'tensor_parallel_size': 8}")
+    allow = require_mapping("allow", allow, example="{'tensor_parallel_size': [4, 8]}")
+    stated = {axis: _word(value) for axis, value in fix.items()}
+    allowed = {axis: _words(values) for axis, values in allow.items()}
     with refuse_infinite():
+        space = declare_space(*context, fix=stated, allow=allowed)
         answer = search(*context, space, top=top, total_tokens=total_tokens)
     return answer if isinstance(answer, Infeasible) else _with_origin(answer, command)
 
@@ -123,7 +132,9 @@ def make_plan(
         InputError: for wrong input, and for a plan that breaks a rule.
     """
     from costmodel.build import build_plan
+    from costmodel.runtimes.grid import RECOMPUTE_KINDS
     from meshwright.layout import complete_parallel
+    from planner.axes import AXES, parse_layers
 
     model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
     training = make_training(
@@ -135,11 +146,13 @@ def make_plan(
         optimizer=optimizer,
         attention=attention,
     )
-    parallel = complete_parallel(dict(sizes or {}), cluster=cluster, training=training)
-    made = build_plan(
-        model, cluster, training, runtime, parallel, recompute=recompute, layers_per_stage=layers_per_stage
-    )
-    check_rules(made, runtime)
+    sizes = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
+    parallel = complete_parallel(sizes, cluster=cluster, training=training)
+    kind = RECOMPUTE_KINDS[AXES["recompute"].parse(_word(recompute))]
+    layers = None if layers_per_stage is None else parse_layers(_word(layers_per_stage))
+    with refuse_infinite():
+        made = build_plan(model, cluster, training, runtime, parallel, recompute=kind, layers_per_stage=layers)
+        check_rules(made, runtime)
     return _with_provenance(made, command)
 
 
@@ -148,11 +161,6 @@ def notices(plan: Plan) -> tuple[str, ...]:
     from costmodel.models.notices import config_notices
 
     return config_notices(plan.model.hf_config)
-
-
-def _check_top(top: object) -> None:
-    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MAX_TOP:
-        raise InputError(f"top is {top}; needed a whole number from 1 to {_MAX_TOP}")
 
 
 def _with_origin(answer: Recommendation, command: str) -> Recommendation:
@@ -180,5 +188,8 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _words(values: str | Sequence[Any]) -> str | list[str]:
-    return values if isinstance(values, str) else [_word(value) for value in values]
+def _words(values: object) -> str | list[str]:
+    """The values of an axis; a single one may stand without a list."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        return _word(values)
+    return [_word(value) for value in values]

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.specs import ClusterSpec, Estimate, InputError, Observation, Plan, Recommendation
+from meshwright.files import check_output, to_path
+from meshwright.inputs import whole_number
 from meshwright.plan_files import load_plan
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 QUICK_SECONDS = 20.0
 THOROUGH_SECONDS = 120.0
+_MAX_STEPS = 10**9
 
 
 def run(
@@ -47,14 +50,15 @@ def run(
     require_torch()
     from executor.launch import run as launch
 
+    plan = _load_runnable(plan)
     return launch(
-        load_plan(plan),
-        steps=steps,
-        data=data,
-        output=output,
+        plan,
+        steps=whole_number("steps", steps, 1, _MAX_STEPS),
+        data=None if data is None else to_path(data, what="data"),
+        output=None if output is None else check_output(output, force=force),
         force=force,
-        nnodes=nnodes,
-        node_rank=node_rank,
+        nnodes=whole_number("nnodes", nnodes, 1),
+        node_rank=whole_number("node_rank", node_rank, 0),
         rdzv_endpoint=rdzv_endpoint,
         progress=progress,
     )
@@ -82,7 +86,8 @@ def run_reference(
     require_torch()
     from executor.reference import run_reference as train
 
-    return train(load_plan(plan), steps=steps, data=data, progress=progress)
+    path = None if data is None else to_path(data, what="data")
+    return train(_load_runnable(plan), steps=whole_number("steps", steps, 1, _MAX_STEPS), data=path, progress=progress)
 
 
 def loss_difference(observation: Observation, reference: Observation) -> float:
@@ -111,7 +116,7 @@ def measure(*, processes: int, quick: bool = True) -> ClusterSpec:
     require_torch()
     from executor.measure import measure_cpu
 
-    return measure_cpu(processes, QUICK_SECONDS if quick else THOROUGH_SECONDS)
+    return measure_cpu(whole_number("processes", processes, 1), QUICK_SECONDS if quick else THOROUGH_SECONDS)
 
 
 def compare(estimate: Estimate, observation: Observation) -> Comparison:
@@ -119,6 +124,15 @@ def compare(estimate: Estimate, observation: Observation) -> Comparison:
     from meshwright.validation.compare import compare as compare_fields
 
     return compare_fields(estimate, observation)
+
+
+def _load_runnable(plan: Plan | Recommendation | str | Path) -> Plan:
+    """The plan, after making sure that the model it prices is the model it trains."""
+    from costmodel.models.agreement import check_agreement
+
+    loaded = load_plan(plan)
+    check_agreement(loaded.model)
+    return loaded
 
 
 def require_torch() -> None:

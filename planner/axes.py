@@ -6,13 +6,16 @@ into `SCHEDULES` and `RECOMPUTE_KINDS`, and 0 for a hierarchical partition that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES
 from costmodel.specs import InputError, ParallelConfig
+from hardware_profiles.errors import show_value
 
-_MAX_SIZE = 2**40
+_MAX_SIZE = 10**9
+_WHOLE_NUMBER = re.compile(r" *[+-]?[0-9]{1,100} *", re.ASCII)
 _WORDS = {"core_attention": ("selective",)}
 
 
@@ -27,13 +30,9 @@ class Axis:
 
 
 def _parse_size(name: str, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= _MAX_SIZE or not text.strip().isascii():
-        raise InputError(f"{name} is {text!r}; needed a whole number of at least 1")
-    return value
+    if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _MAX_SIZE:
+        raise InputError(f"{name} is {show_value(text)}; needed a whole number from 1 to {_MAX_SIZE:,}")
+    return int(text)
 
 
 def _size(name: str) -> Axis:
@@ -87,6 +86,8 @@ _ALL: tuple[Axis, ...] = (
 )
 AXES: dict[str, Axis] = {axis.name: axis for axis in _ALL}
 AXIS_NAMES: tuple[str, ...] = (*AXES, "layers_per_stage")
+# The axes that are columns of a grid; the two others are products of columns.
+GRID_AXES: tuple[str, ...] = tuple(name for name in AXES if name not in {"num_devices_used", "data_parallel_size"})
 _RESERVED = {name for name in ParallelConfig.model_fields if name not in AXES}
 
 

@@ -14,6 +14,7 @@ from costmodel.runtimes.rules import RuleContext, obeys_rules
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
 from planner.candidates import GIB, Candidates, device_bytes, row_plan
+from planner.empty import explain_empty
 from planner.space import Space, declare_space, describe_space
 from planner.summary import summarize_parallel
 
@@ -43,7 +44,8 @@ def explain_infeasible(space: Space, candidates: Candidates) -> Infeasible:
             terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
             fixes=tuple(_fixes(space, needed)),
         )
-    return Infeasible(rejections=candidates.rejections, nearest_miss=miss, space=describe_space(space))
+    rejections = candidates.rejections if len(space.grid) else (explain_empty(space),)
+    return Infeasible(rejections=rejections, nearest_miss=miss, space=describe_space(space))
 
 
 def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:

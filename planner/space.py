@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.runtimes.grid import Grid
-from costmodel.runtimes.rules import RuleContext, divisors, evaluate, obeys_rules
+from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules
 from costmodel.specs import AxisValues, ClusterSpec, InputError, ModelSpec, RuntimeProfile, TrainingSpec
-from planner.axes import AXES, parse_layers, parse_values, require_axis
+from planner.axes import AXES, GRID_AXES, parse_layers, parse_values, require_axis
 from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
-
-_GRID_AXES = tuple(name for name in AXES if name not in {"num_devices_used", "data_parallel_size"})
+from planner.stated import check_num_devices, check_stated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,14 +60,15 @@ def declare_space(
     declared, layers = _read_declared(fix or {}, allow or {})
     fixed = frozenset(fix or {}) - {"layers_per_stage"}
     context = RuleContext(model=model, cluster=cluster, training=training, runtime=runtime, layers_per_stage=layers)
-    _check_stated(context, {axis: declared[axis][0] for axis in fixed})
+    check_stated(context, {axis: declared[axis][0] for axis in fixed})
+    check_num_devices(context, declared.get("num_devices_used", ()))
     num_devices, grid = _choose_devices(context, declared)
     return Space(context, declared, fixed, num_devices, grid)
 
 
 def describe_space(space: Space) -> tuple[AxisValues, ...]:
     """The space axis by axis, as its candidates really hold it."""
-    columns = {name: getattr(space.grid, name) for name in _GRID_AXES}
+    columns = {name: getattr(space.grid, name) for name in GRID_AXES}
     values = [AxisValues(axis="num_devices_used", values=tuple(str(number) for number in space.num_devices))]
     values += [
         AxisValues(axis=name, values=tuple(AXES[name].show(int(code)) for code in np.unique(column)))
@@ -102,48 +102,11 @@ def _read_declared(
     return declared, layers
 
 
-def _stated_row(stated: Mapping[str, int]) -> Grid:
-    """One row with the stated values and every other axis at its neutral value."""
-    row = {name: stated.get(name, AXES[name].neutral) for name in _GRID_AXES}
-    if "data_parallel_replicate_size" not in stated and "data_parallel_size" in stated:
-        row["data_parallel_replicate_size"] = max(1, stated["data_parallel_size"] // row["data_parallel_shard_size"])
-    return Grid(**{name: np.array([code], dtype=np.int64) for name, code in row.items()})
-
-
-def _check_stated(context: RuleContext, stated: Mapping[str, int]) -> None:
-    """Refuse stated values that break a rule whatever the other axes are."""
-    used, devices = stated.get("num_devices_used", 1), context.cluster.num_devices
-    if used > devices:
-        raise InputError(
-            f"num_devices_used is {used}, but {context.cluster.name} has {devices} devices; valid: 1 to {devices}"
-        )
-    _check_data_parallel(stated)
-    for outcome in evaluate(context, _stated_row(stated)):
-        axes = outcome.rule.stated_axes
-        if axes is not None and set(axes) <= set(stated) and not outcome.mask_ok[0]:
-            rejection = outcome.rejection(0)
-            raise InputError(f"{rejection.message}; {rejection.fix}")
-
-
-def _check_data_parallel(stated: Mapping[str, int]) -> None:
-    """data_parallel_size = replicate x shard, as far as they are stated."""
-    total = stated.get("data_parallel_size")
-    parts = [stated.get(f"data_parallel_{part}_size") for part in ("replicate", "shard")]
-    product = int(np.prod([part for part in parts if part is not None]))
-    if total is None or (total == product if None not in parts else total % product == 0):
-        return
-    raise InputError(
-        f"data_parallel_size {total} must equal data_parallel_replicate_size {parts[0] or 'free'} x "
-        f"data_parallel_shard_size {parts[1] or 'free'}; change one of them (divisors of {total}: "
-        f"{', '.join(map(str, divisors(total)))})"
-    )
-
-
 def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid]:
     """All devices; where no candidate on all of them obeys the rules, the largest number on which one does."""
     devices = context.cluster.num_devices
     if "num_devices_used" in declared:
-        numbers = tuple(number for number in declared["num_devices_used"] if number <= devices)
+        numbers = declared["num_devices_used"]
         return numbers, enumerate_candidates(context, declared, numbers)
     whole = enumerate_candidates(context, declared, [devices])
     if _any_valid(context, whole):

@@ -17,7 +17,7 @@ MAX_HIDDEN_SIZE = 2**20
 MAX_HEADS = 2**14
 MAX_HEAD_DIM = 2**12
 MAX_TOKENS = 2**31 - 1
-MAX_LAYERS = 10_000
+MAX_LAYERS = 1024  # the deepest transformer published has 1,000 (DeepNet, arXiv 2203.00555)
 _MAX_SHOWN = 60
 
 

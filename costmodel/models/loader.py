@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from costmodel.models.gpt_family import build_gpt2, build_megatron_gpt
 from costmodel.models.llama_family import MODEL_TYPES, build_llama_family
 from costmodel.models.parameters import num_parameters
 from costmodel.specs import InputError, ModelSpec, Spec
-from hardware_profiles.errors import close_matches, explain_validation_error
+from hardware_profiles.errors import close_matches, explain_validation_error, show_value
 
 _BUILDERS: dict[str, Callable[..., ModelSpec]] = {
     "gpt2": build_gpt2,
@@ -23,11 +24,15 @@ _BUILDERS: dict[str, Callable[..., ModelSpec]] = {
     **{name: partial(build_llama_family, model_type=name) for name in MODEL_TYPES},
 }
 # Fields that turn a supported model_type into another model.
+_EXPERTS = "mixture-of-experts layers are not supported; give the config.json of a dense model"
 _FOREIGN_FIELDS = {
     "quantization_config": "quantised weights are not supported; give the config.json of the unquantised model",
     "per_layer_config": "layers that differ by per_layer_config are not supported",
     "vision_config": "models with a vision tower are not supported; only decoder-only language models are",
     "audio_config": "models with an audio tower are not supported; only decoder-only language models are",
+    "num_local_experts": _EXPERTS,
+    "num_experts": _EXPERTS,
+    "n_routed_experts": _EXPERTS,
     "text_config": "composite models are not supported; give the config.json of the language model alone",
 }
 
@@ -69,6 +74,8 @@ def load_model(source: str | Path) -> ModelSpec:
         InputError: when there is no such model, the file cannot be read, or the config.json is not one of a
             supported model.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(f"model is {show_value(source)}; needed a catalogue name, a config.json or a folder")
     path = _expand(source)
     if isinstance(source, str) and not ("/" in source and _exists(path)):
         known = find_model(source.strip())
@@ -99,7 +106,7 @@ def build_model(config: Mapping[str, JsonValue], *, name: str, where: str = "con
     if not isinstance(model_type, str) or model_type not in _BUILDERS:
         raise InputError(f"{where}: model_type {show(model_type)} is not supported; supported: {supported}")
     for field, reason in _FOREIGN_FIELDS.items():
-        if config.get(field) is not None:
+        if config.get(field) not in (None, 0):
             raise InputError(f"{where}: {field} is set: {reason}; supported: {supported}")
     if config.get("is_encoder_decoder"):
         raise InputError(f"{where}: is_encoder_decoder is set: only decoder-only models are supported: {supported}")
@@ -151,10 +158,10 @@ def _exists(path: Path) -> bool:
 def _unknown(source: str | Path) -> str:
     names = list_models()
     closest = close_matches(Path(source).name, names)
-    hint = f"did you mean {' or '.join(closest)}? " if closest else ""
+    hint = f"did you mean {' or '.join(closest)}? Else give" if closest else "give"
     return (
-        f"unknown model {str(source)[:200]!r}: no such name in the catalogue, and no such file or folder. {hint}"
-        f"Give the path of a config.json or of a folder that holds one, or one of: {', '.join(names)}"
+        f"unknown model {str(source)[:200]!r}: no such name in the catalogue, and no such file or folder; {hint}"
+        f" the path of a config.json or of a folder that holds one, or one of: {', '.join(names)}"
     )
 
 

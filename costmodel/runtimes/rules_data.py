@@ -106,8 +106,13 @@ _BATCH_AXES = ("micro_batch_size", "num_micro_batches", "data_parallel_replicate
 DATA_RULES: tuple[Rule, ...] = (
     Rule(name="batch_divisible", stated_axes=(), mask=_batch_divides, explain=_explain_divisible),
     Rule(name="batch_product", stated_axes=_BATCH_AXES, mask=_batch_equals, explain=_explain_product),
-    # ZeRO on one device is normalised to stage 0 by the planner, so a statement alone never breaks this one.
-    Rule(name="zero_needs_shards", stated_axes=None, mask=_zero_needs_shards, explain=_explain_zero),
+    # A stage alone breaks nothing: where a single device is left to shard over, the planner takes stage 0.
+    Rule(
+        name="zero_needs_shards",
+        stated_axes=("zero_stage", "data_parallel_shard_size"),
+        mask=_zero_needs_shards,
+        explain=_explain_zero,
+    ),
     Rule(
         name="shards_need_zero",
         stated_axes=("zero_stage", "data_parallel_shard_size"),

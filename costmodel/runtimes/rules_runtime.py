@@ -126,11 +126,12 @@ def _device_precision(context: RuleContext) -> bool:
 
 
 def _explain_device_precision(context: RuleContext) -> Finding:
-    device, valid = context.cluster.device, " or ".join(valid_precisions(context)) or "none"
+    device, valid = context.cluster.device, " or ".join(valid_precisions(context))
+    use = f"use {valid}" if valid else f"runtime {context.runtime.name} and this device have no precision in common"
     return Finding(
-        f"{device.name} does not support precision {_word(context)}; use {valid}",
-        f"set precision to {valid}, or choose another device",
-        {"precision": _word(context), "device": device.name, "valid": valid},
+        f"{device.name} does not support precision {_word(context)}; {use}",
+        f"set precision to {valid}, or choose another device" if valid else "choose another device or runtime",
+        {"precision": _word(context), "device": device.name, "valid": valid or "none"},
     )
 
 

@@ -44,6 +44,8 @@ from costmodel.specs.rejection import Rejection, RejectionCount
 from costmodel.specs.runtime import Constant, RuntimeProfile
 from costmodel.specs.training import (
     BYTES_PER_ELEMENT,
+    MAX_GLOBAL_BATCH_SIZE,
+    MAX_SEQUENCE_LENGTH,
     OptimizerSpec,
     PrecisionSpec,
     TrainableSpec,
@@ -64,6 +66,8 @@ from hardware_profiles.types import (
 __all__ = [
     "BYTES_PER_ELEMENT",
     "DEFAULT_AXIS_ORDER",
+    "MAX_GLOBAL_BATCH_SIZE",
+    "MAX_SEQUENCE_LENGTH",
     "SCHEMA_VERSION",
     "AttentionSpec",
     "Axis",

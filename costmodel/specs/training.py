@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from hardware_profiles.spec import Spec
 from hardware_profiles.types import Precision
 
+# Beyond these no product of sizes stays exact in 64 bits; no training comes near them.
+MAX_GLOBAL_BATCH_SIZE = 10**6
+MAX_SEQUENCE_LENGTH = 10**7
 BYTES_PER_ELEMENT: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -30,13 +33,16 @@ class PrecisionSpec(Spec):
     fp8_recipe: None = None
 
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerSpec(Spec):
     """AdamW (two moments) or SGD (none, or one with momentum)."""
 
     name: Literal["adamw", "sgd"] = "adamw"
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
     epsilon: PositiveFloat = 1e-8
     momentum: float = Field(default=0.0, ge=0, lt=1)
     max_grad_norm: PositiveFloat | None = 1.0
@@ -64,12 +70,12 @@ class TrainingSpec(Spec):
     ``attention_implementation``: ``fused`` (flash-like, no score matrix in memory) or ``unfused``.
     """
 
-    global_batch_size: PositiveInt
-    sequence_length: PositiveInt
+    global_batch_size: int = Field(gt=0, le=MAX_GLOBAL_BATCH_SIZE)
+    sequence_length: int = Field(gt=0, le=MAX_SEQUENCE_LENGTH)
     precision: PrecisionSpec
     optimizer: OptimizerSpec = OptimizerSpec()
     attention_implementation: Literal["fused", "unfused"] = "fused"
     dropout: Literal[0] = 0
     loss_chunks: Literal[1] = 1
     trainable: TrainableSpec = TrainableSpec()
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)

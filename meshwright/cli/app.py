@@ -58,6 +58,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but SystemExit escapes."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _replace_closed_streams()
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -73,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExecutionError as error:
         return _fail(str(error), FAILURE, error)
     except OSError as error:
-        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILURE, error)
+        place = error.filename or "the answer could not be written"
+        return _fail(f"{error.strerror or error}: {place}", FAILURE, error)
     except Exception as error:
         return _fail_unexpectedly(error)
 
@@ -81,9 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     stated = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = build_app([stated] if stated in COMMANDS else COMMANDS)
-    command = shlex.join(["meshwright", *arguments])  # plans remember how they were made
+    # Plans remember how they were made; bytes of an argument that are no text cannot stand in them.
+    command = shlex.join(["meshwright", *arguments]).encode(errors="replace").decode()
     result = app(arguments, prog_name="meshwright", standalone_mode=False, obj=command)
     return result if isinstance(result, int) else DONE
+
+
+def _replace_closed_streams() -> None:
+    """With ``>&-`` Python has no stream at all; what would have gone there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 
 def _fail_unexpectedly(error: Exception) -> int:

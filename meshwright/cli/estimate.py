@@ -109,6 +109,8 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
         if clash is not None:
             raise InputError(f"a plan file has its own inputs: leave out --{clash.replace('_', '-')} or the file")
         return load_plan(values["plan"], accept_edits=values["accept_edits"])
+    if values["accept_edits"]:
+        raise InputError("--accept-edits is for a plan file; give the file, or leave out --accept-edits")
     missing = [f"--{name.replace('_', '-')}" for name in _INPUTS if values[name] is None]
     if missing:
         raise InputError(f"needed a plan file, or its inputs; missing: {', '.join(missing)}")

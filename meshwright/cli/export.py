@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -34,4 +35,4 @@ def export(
     for path in written:
         print(path)
     if to == "torchrun":
-        print_notice(f"start it with: bash {written[0]}")
+        print_notice(f"start it with: bash {quote(str(written[0]))}")

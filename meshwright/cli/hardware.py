@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -69,4 +70,4 @@ def measure_hardware(
     cluster = measure(processes=processes, quick=quick)
     save_cluster(cluster, output, force=force)
     render_cluster(answer_console(), cluster)
-    print_notice(f"wrote {output}; plan for it with: meshwright plan --cluster {output} ...")
+    print_notice(f"wrote {output}; plan for it with: meshwright plan --cluster {quote(str(output))} ...")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-_MAX_NUMBER = 10**9
+_WHOLE_NUMBER = re.compile(r" *[+-]?[0-9]{1,100} *", re.ASCII)
 
 
 def number(name: str, text: str = "", *, lowest: int = 1, metavar: str = "N") -> Any:
-    """An option that takes a whole number from ``lowest`` to a billion and says what it found instead."""
+    """An option that takes a whole number of at least ``lowest`` and says what it found instead."""
 
     def parse(word: str | int) -> int:
-        try:
-            value = int(word)
-        except ValueError:
-            value = lowest - 1
-        if not lowest <= value <= _MAX_NUMBER:
-            raise typer.BadParameter(
-                f"found {str(word)[:40]!r}; needed a whole number from {lowest} to {_MAX_NUMBER:,}"
-            )
-        return value
+        found = str(word)
+        if not _WHOLE_NUMBER.fullmatch(found) or int(found) < lowest:
+            raise typer.BadParameter(f"found {found[:40]!r}; needed a whole number of at least {lowest}")
+        return int(found)
 
     return typer.Option(name, help=text, parser=parse, metavar=metavar)
 

@@ -9,10 +9,14 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from rich.console import Console
 
+_NARROWEST = 20
+
 
 def answer_console() -> Console:
-    """Tables and text that were asked for."""
-    return Console(highlight=False)
+    """Tables and text that were asked for, on lines that hold at least a word."""
+    console = Console(highlight=False)
+    console.width = max(console.width, _NARROWEST)
+    return console
 
 
 def notice_console() -> Console:

@@ -20,7 +20,7 @@ def find_exporter(name: str) -> Exporter:
     Raises:
         InputError: when there is none; the message lists the targets.
     """
-    if name not in EXPORTERS:
+    if not isinstance(name, str) or name not in EXPORTERS:
         raise InputError(unknown_name("export target", name, EXPORTERS))
     return EXPORTERS[name]
 

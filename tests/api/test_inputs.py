@@ -65,7 +65,9 @@ def test_precision_must_exist_on_the_device() -> None:
     with pytest.raises(InputError, match="V100-SXM-32GB does not support bf16 training; choose one of fp16, fp32"):
         choose_precision(load_cluster("8xV100-SXM-32GB").device, load_runtime("torch"), "bf16")
     assert choose_precision(load_cluster("2xcpu").device, load_runtime("torch"), "fp64") == "fp64"
-    with pytest.raises(InputError, match="H100-SXM does not support fp64"):
+    with pytest.raises(
+        InputError, match="fp64 is for exact comparisons on a cpu, found H100-SXM; choose one of bf16, fp16, fp32"
+    ):
         choose_precision(load_cluster("8xH100-SXM").device, load_runtime("torch"), "fp64")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sample_documents import sample_plan, sample_recommendation
 
 from costmodel.specs import InputError, compute_plan_hash, with_hash
-from meshwright import load_plan, save_plan
+from meshwright import load_plan, make_plan, save_plan
 from meshwright.files import check_output, dump_document, write_text
 from meshwright.plan_files import load_answer
 
@@ -68,9 +68,9 @@ def test_a_recommendation_gives_its_best_plan(tmp_path: Path) -> None:
 
 
 def test_an_edited_plan_is_refused_unless_accepted(tmp_path: Path) -> None:
-    plan = sample_plan()
+    plan = make_plan("llama-tiny-demo", "cpu", global_batch_size=8, sequence_length=32)
     content = plan.model_dump(mode="json")
-    content["parallel"]["micro_batch_size"] = 2
+    content["parallel"] |= {"micro_batch_size": 2, "num_micro_batches": 4}
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"found plan_hash {plan.plan_hash[:16]}.*--accept-edits"):
@@ -106,7 +106,11 @@ def test_other_schema_versions_are_refused(version: object, tmp_path: Path) -> N
         ('{"a":' * 100_000, "plan file"),
         ('{"a": ' + "9" * 5000 + "}", "plan file"),
         ("\ufeff{}", "something else"),
-        ("null", "NoneType"),
+        ("null", "found null; needed an object"),
+        ("[]", "found a list; needed an object"),
+        ('{"a": 1', "the text ends in the middle"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair"),
+        ('{"schema_version": 1, "a": [1, 1' + "0" * 30 + "]}", "a.1: found 1000.*needed a whole number below 9.2e"),
         ('{"best": 5}', "holds no plan"),
     ],
 )
@@ -121,7 +125,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as stream:
         stream.truncate(10**10)  # sparse: no disk is used
-    with pytest.raises(InputError, match="10000000000 bytes"):
+    with pytest.raises(InputError, match="10,000,000,000 bytes"):
         load_plan(path)
 
 

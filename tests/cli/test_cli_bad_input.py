@@ -46,7 +46,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     made = sample_plan()
     save_plan(made, folder / "plan.json")
-    save_plan(sample_plan(runtime="megatron"), folder / "megatron.json")
+    sizes = {"global_batch_size": 8, "sequence_length": 128}
+    save_plan(make_plan("llama-tiny-demo", "8xH100-SXM", runtime="megatron", **sizes), folder / "megatron.json")
     text = (folder / "plan.json").read_text()
     (folder / "edited.json").write_text(text.replace('"micro_batch_size": 1', '"micro_batch_size": 2'))
     (folder / "future.json").write_text(text.replace('"schema_version": 1', '"schema_version": 2'))
@@ -123,7 +124,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "batch fraction": (plan(global_batch_size="1.5"), "1.5"),
     "batch astronomical": (plan(global_batch_size="9" * 30), "1,000,000"),
     "sequence zero": (plan(sequence_length="0"), "sequence-length"),
-    "sequence astronomical": (plan(sequence_length="9" * 30), "1,000,000"),
+    "sequence astronomical": (plan(sequence_length="9" * 30), "10,000,000"),
     "unknown runtime": (plan(runtime="deepspeed"), "megatron"),
     "unknown precision": (plan(precision="int8"), "bf16"),
     "bf16 on V100": (plan(cluster="8xV100-SXM-32GB", precision="bf16"), "fp16"),

@@ -43,7 +43,7 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     ("too many for a node", {"base": "8xB200", "node": "one-gpu-box"}, "devices_per_node: found 8; needed at most 1"),
     ("zero nodes", {"base": "8xB200", "num_nodes": 0}, "num_nodes: found 0; needed a whole number from 1"),
     ("half a node", {"base": "8xB200", "num_nodes": 1.5}, "num_nodes: found 1.5; needed a whole number"),
-    ("a true count", {"base": "8xB200", "num_nodes": True}, "num_nodes: found True"),
+    ("a true count", {"base": "8xB200", "num_nodes": True}, "num_nodes: found true"),
     (
         "unknown device key",
         {"base": "8xB200", "device": {"memory": 1}},
@@ -53,7 +53,7 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     (
         "unknown precision",
         {"base": "8xB200", "device": {"peak_flops_per_second": {"fp8": 1e15}}},
-        "device.peak_flops_per_second: unknown key 'fp8'; did you mean",
+        "device.peak_flops_per_second: unknown key 'fp8'; valid: fp64, fp32",
     ),
     (
         "unknown unit",
@@ -118,6 +118,35 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     ("a name that is no text", {"base": "8xB200", "name": 7}, "name: found 7; needed text"),
     ("a whole cluster without levels", WHOLE, "device: missing; it is required"),
     ("levels of the wrong type", {**WHOLE, "levels": 3}, "levels: found 3; needed a list"),
+    (
+        "more than all of the bandwidth",
+        {"base": "8xB200", "device": {"memory_fraction": 5}},
+        "device.memory_fraction: found 5; needed at most 1",
+    ),
+    (
+        "more than the peak in attention",
+        {"base": "8xB200", "device": {"attention_fraction": 1.5}},
+        "device.attention_fraction: found 1.5; needed at most 1",
+    ),
+    (
+        "more than the peak in products",
+        {"base": "8xB200", "device": {"gemm": {"max_fraction": 2}}},
+        "device.gemm.max_fraction: found 2; needed at most 1",
+    ),
+    (
+        "memory beyond 64 bits",
+        {"base": "8xB200", "device": {"memory_bytes": 1e30}},
+        "needed a whole number below 9.2e+18",
+    ),
+    (
+        "no memory",
+        {"base": "8xB200", "device": {"memory_bytes": None}},
+        "device.memory_bytes: found null; needed a size",
+    ),
+    ("a date", "base: 2024-01-31", "base: found 2024-01-31; needed text"),
+    ("two documents", "base: cpu\n---\nbase: cpu\n", "expected a single document in the stream, but found another"),
+    ("a number of 5000 digits", "base: cpu\nnum_nodes: " + "9" * 5000, "it holds a number or date that cannot be read"),
+    ("a node for a base", {"base": "2xdgx-h100"}, "dgx-h100 is a node, not a device; name its devices, up to 8 a node"),
     ("both kinds at once", {**WHOLE, "base": "8xB200"}, "unknown key 'base'"),
 ]
 
@@ -169,8 +198,39 @@ def test_a_file_without_read_permission(tmp_path: Path) -> None:
 
 
 def test_a_self_referring_file_ends_in_one_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown key"):
+    with pytest.raises(InputError, match=r"an alias .* stands inside what it names"):
         load_cluster(write(tmp_path, "&a\nbase: 8xB200\nhost: *a\n"))
+
+
+def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
+    """Nine aliases to nine aliases to nine ...: 9^9 values from 300 bytes, which a message must not write out."""
+    levels = ["&a0 [x]", *(f"&a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10))]
+    for content in (
+        f"base: [{', '.join(levels)}]\n",
+        "base: cpu\n" + "\n".join(f"k{i}: {v}" for i, v in enumerate(levels)),
+    ):
+        with pytest.raises(InputError, match=r"aliases .* multiply to millions of values"):
+            load_cluster(write(tmp_path, content))
+
+
+def test_an_alias_used_twice_is_fine(tmp_path: Path) -> None:
+    cluster = load_cluster(
+        write(
+            tmp_path,
+            "base: 8xB200\nhost: {memory_bytes: &size 1 TiB}\nnvme: {bytes: *size, "
+            "read_bytes_per_second: 1e9, write_bytes_per_second: 1.5e9}\n",
+        )
+    )
+    assert cluster.nvme is not None
+    assert cluster.nvme.bytes == cluster.host.memory_bytes == 2**40
+    assert cluster.nvme.write_bytes_per_second == 1.5e9
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_that_nobody_writes_to_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(InputError, match="the file is empty"):
+        load_cluster(tmp_path / "pipe.yaml")
 
 
 def test_a_nested_bomb_ends_in_one_error(tmp_path: Path) -> None:

@@ -98,22 +98,24 @@ BAD_FILES = {
     "blank": (b" \n ", "is empty"),
     "truncated": (json.dumps(LLAMA).encode()[:60], "truncated"),
     "truncated in a key": (b'{"model_type": "llama", "hid', "truncated"),
-    "not JSON": (b"model_type: llama\n", "not JSON: line 1, column 1"),
-    "trailing comma": (b'{"model_type": "llama",}', "not JSON"),
-    "array": (b'[{"model_type": "llama"}]', "JSON list; needed an object"),
-    "number": (b"7", "JSON int; needed an object"),
-    "null": (b"null", "JSON NoneType; needed an object"),
+    "not JSON": (b"model_type: llama\n", "not valid JSON: line 1, column 1"),
+    "trailing comma": (b'{"model_type": "llama",}', "not valid JSON"),
+    "array": (b'[{"model_type": "llama"}]', "holds a list; needed an object"),
+    "number": (b"7", "holds a number; needed an object"),
+    "null": (b"null", "holds null; needed an object"),
     "binary": (b"\x80\x02}q\x00\xff", "not text"),
     "NaN": (b'{"model_type": "llama", "hidden_size": NaN}', "found NaN"),
     "infinity": (b'{"model_type": "llama", "rope_theta": Infinity}', "found Infinity"),
     "overflow": (b'{"model_type": "llama", "rope_theta": 1e999}', "overflows"),
-    "huge integer": (b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}", "not a usable config.json"),
-    "deep": (b"[" * 200_000, "not a usable config.json"),
+    "huge integer": (b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}", "number of thousands of digits"),
+    "deep": (b"[" * 200_000, "nested too deeply"),
     "too large": (b'{"a": "' + b"x" * (5 * 1024**2) + b'"}', "is it a weights file"),
     "half a character": (
         json.dumps({**LLAMA, "note": "\ud800"}).encode(),
-        "not a usable config.json: .*surrogates not allowed",
+        "half of a surrogate pair",
     ),
+    "a key twice": (b'{"model_type": "llama", "hidden_size": 64, "hidden_size": 65}', "'hidden_size' stands twice"),
+    "more behind": (b'{"model_type": "llama"} {}', "something follows the end"),
     "no model type": (b'{"hidden_size": 64}', "lacks the field 'model_type'.*fields found: hidden_size"),
 }
 
@@ -189,6 +191,9 @@ FOREIGN = {
     "text_config": {"hidden_size": 8},
     "per_layer_config": {"1": {"intermediate_size": 8}},
     "is_encoder_decoder": True,
+    "num_local_experts": 8,
+    "num_experts": 64,
+    "n_routed_experts": 256,
 }
 
 

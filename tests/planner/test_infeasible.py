@@ -107,3 +107,29 @@ def test_gpt3_does_not_fit_on_eight_v100() -> None:
     factor = int(re.findall(r"\((\d+) times", fix)[0])
     larger = (inputs[0], enlarged(inputs[1], factor), training, profile)
     assert isinstance(search(*larger, declare_space(*larger)), Recommendation)
+
+
+@pytest.mark.parametrize(
+    ("allow", "valid"),
+    [
+        ({"tensor_parallel_size": "3"}, {"tensor_parallel_size": (1, 2, 4)}),
+        ({"data_parallel_size": "5"}, {"data_parallel_size": (1, 2, 4)}),
+        ({"pipeline_parallel_size": "9"}, {"pipeline_parallel_size": (1, 2, 4)}),
+        ({"data_parallel_shard_size": "3"}, {"data_parallel_shard_size": (1, 2, 4)}),
+        ({"num_devices_used": "3", "tensor_parallel_size": "2"}, {"num_devices_used": (2, 4)}),
+    ],
+)
+def test_an_empty_space_names_values_that_would_fill_it(
+    allow: dict[str, str], valid: dict[str, tuple[int, ...]]
+) -> None:
+    inputs = {"model": make_model(layers=4), "cluster": make_cluster(per_node=4)}
+    found = answer(plan_space(**inputs, allow=allow))
+    assert isinstance(found, Infeasible)
+    (why,) = found.rejections
+    assert (why.rule, why.count) == ("sizes_multiply", 0)
+    for name, value in allow.items():
+        assert f"{name} {value}" in why.example
+    for name, values in valid.items():
+        assert f"choose {name} from {', '.join(map(str, values))}" in why.fix
+        for value in values:
+            assert isinstance(answer(plan_space(**inputs, allow={**allow, name: str(value)})), Recommendation)

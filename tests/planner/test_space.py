@@ -147,11 +147,11 @@ def test_naive_pipelines_hold_the_whole_share_in_one_micro_batch() -> None:
 
 BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"tensor_parallel_size": "3"}, ["does not divide num_attention_heads 8", "1, 2, 4"]),
-    ({"tensor_parallel_size": "0"}, ["'0'", "at least 1"]),
-    ({"tensor_parallel_size": "-2"}, ["'-2'", "at least 1"]),
-    ({"tensor_parallel_size": "nan"}, ["'nan'", "at least 1"]),
-    ({"tensor_parallel_size": "1e3"}, ["'1e3'", "at least 1"]),
-    ({"tensor_parallel_size": "9" * 40}, ["at least 1"]),
+    ({"tensor_parallel_size": "0"}, ["'0'", "from 1 to 1,000,000,000"]),
+    ({"tensor_parallel_size": "-2"}, ["'-2'", "from 1 to 1,000,000,000"]),
+    ({"tensor_parallel_size": "nan"}, ["'nan'", "from 1 to 1,000,000,000"]),
+    ({"tensor_parallel_size": "1e3"}, ["'1e3'", "from 1 to 1,000,000,000"]),
+    ({"tensor_parallel_size": "9" * 40}, ["from 1 to 1,000,000,000"]),
     ({"tensor_parallel_size": "2,4"}, ["several values", "--allow"]),
     ({"tensor_parallel_size": ","}, ["no value"]),
     ({"tensor_parallel": "2"}, ["'tensor_parallel'", "tensor_parallel_size", "recompute"]),
@@ -174,6 +174,26 @@ BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"layers_per_stage": "1,2"}, ["sums to 3", "has 4"]),
     ({"layers_per_stage": "1,x"}, ["layers_per_stage is 'x'"]),
     ({"layers_per_stage": "2,2", "pipeline_parallel_size": "4", "num_model_chunks": "1"}, ["lists 2 stages"]),
+    ({"layers_per_stage": "2,2", "pipeline_parallel_size": "4"}, ["lists 2 stages", "pipeline_parallel_size 4"]),
+    ({"layers_per_stage": "2,2", "pipeline_parallel_size": "1"}, ["lists 2 stages", "pipeline_parallel_size 1"]),
+    ({"layers_per_stage": "2,2", "pipeline_schedule": "none"}, ["lists 2 stages"]),
+    ({"layers_per_stage": "1,1,2", "num_model_chunks": "2"}, ["lists 3 stages"]),
+    ({"layers_per_stage": "4", "pipeline_parallel_size": "2"}, ["lists 1 stages"]),
+    ({"num_model_chunks": "2", "pipeline_parallel_size": "1"}, ["none needs num_model_chunks exactly 1"]),
+    ({"zero_stage": "3", "data_parallel_shard_size": "1"}, ["nothing to shard"]),
+    ({"num_devices_used": "3", "data_parallel_size": "2"}, ["3 is not a multiple of data_parallel_size 2"]),
+    ({"num_devices_used": "2", "tensor_parallel_size": "4"}, ["2 is not a multiple of tensor_parallel_size 4"]),
+    (
+        {
+            "num_devices_used": "4",
+            "tensor_parallel_size": "2",
+            "pipeline_parallel_size": "1",
+            "data_parallel_size": "1",
+        },
+        ["num_devices_used is 4", "= 2"],
+    ),
+    ({"tensor_parallel_size": "2_0"}, ["'2_0'"]),
+    ({"tensor_parallel_size": "\uff12"}, ["\uff12"]),
     ({"micro_batch_size": "8", "num_micro_batches": "4"}, ["global_batch_size 16", "32"]),
 ]
 
@@ -200,6 +220,14 @@ def test_allowed_values_are_judged_by_the_search() -> None:
         declare(allow={"layers_per_stage": "2,2"})
     with pytest.raises(InputError, match="--allow foo"):
         declare(allow={"foo": "1"})
+    with pytest.raises(InputError, match=r"num_devices_used is 9, but .* has 8 devices"):
+        declare(allow={"num_devices_used": "4,9"})
+
+
+def test_layers_per_stage_agree_with_sizes_that_follow_from_them() -> None:
+    for fix in ({"num_model_chunks": "2"}, {"pipeline_parallel_size": "2"}, {"pipeline_schedule": "interleaved_1f1b"}):
+        space = declare(fix={"layers_per_stage": "1,1,1,1", **fix})
+        assert obeys_rules(space.context, space.grid).any()
 
 
 def test_what_the_context_breaks_is_bad_input() -> None:

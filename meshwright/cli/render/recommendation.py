@@ -165,6 +165,8 @@ def render_infeasible(
         console.print()
         body = [(term.name, column(term.bytes)) for term in sorted(miss.terms, key=lambda term: -term.bytes)]
         rows(console, ("term", column.unit), body, left=("term",))
+    fixes = miss.fixes if miss is not None else [rejection.fix for rejection in answer.rejections if rejection.fix]
+    if fixes:
         heading(console, "What would fix it")
-        lines(console, miss.fixes)
+        lines(console, fixes)
     render_rejections(console, answer.rejections)
