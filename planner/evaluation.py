@@ -156,14 +156,18 @@ def group_rows(columns: Sequence[Index]) -> Index:
 
 
 def layouts(grid: Grid) -> Index:
-    """Equal for candidates that are the same answer: they differ in schedule, batch and recompute details only; [n]."""
+    """Equal for candidates that are the same answer: they differ in schedule, batch and recompute details only; [n].
+
+    Under a pipeline gradients are reduced once per step, so ZeRO stages 1 and 2 are one answer.
+    """
+    same_stage = (grid.pipeline_parallel_size > 1) & (grid.zero_stage == 2)
     return group_rows(
         (
             grid.tensor_parallel_size,
             grid.pipeline_parallel_size,
             grid.data_parallel_replicate_size,
             grid.data_parallel_shard_size,
-            grid.zero_stage,
+            np.where(same_stage, 1, grid.zero_stage),
         )
     )
 

@@ -278,3 +278,11 @@ def test_rows_are_grouped_by_equal_columns() -> None:
     for i in range(0, 200, 7):
         for j in range(200):
             assert (group[i] == group[j]) == (keys[i] == keys[j])
+
+
+def test_zero_stages_1_and_2_are_one_answer_under_a_pipeline() -> None:
+    found = recommend(plan_space(fix={"pipeline_parallel_size": "2"}, allow={"zero_stage": "1,2"}), top=20)
+    shown = [plan.parallel for plan in (found.best, *found.alternatives)]
+    sizes = [(p.tensor_parallel_size, p.data_parallel_replicate_size, p.data_parallel_shard_size) for p in shown]
+    assert len(sizes) > 2
+    assert len(set(sizes)) == len(sizes)
