@@ -10,6 +10,7 @@ for bad input, else 1.
 from __future__ import annotations
 
 import argparse
+import logging
 import hashlib
 import os
 import signal
@@ -110,6 +111,8 @@ def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:
         if local >= found:
             raise InputError(f"this node has {found} CUDA devices, but process {local} (from 0) needs its own")
         torch.cuda.set_device(local)
+    else:  # gloo has no all-to-all; torch's fallback is exact and says so on every rank
+        logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
     backend, timeout = ("nccl" if device_kind == "cuda" else "gloo"), timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
