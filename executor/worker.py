@@ -10,8 +10,8 @@ for bad input, else 1.
 from __future__ import annotations
 
 import argparse
-import logging
 import hashlib
+import logging
 import os
 import signal
 import sys
