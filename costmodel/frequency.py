@@ -14,9 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.compute import Column
 from costmodel.runtimes.grid import Grid
+from costmodel.specs import TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +33,24 @@ class Frequency:
     replicas: Column
 
 
+def is_wrapped(grid: Grid, training: TrainingSpec) -> NDArray[np.bool_]:
+    """Where runtime ``torch`` uses `fully_shard` or `replicate`: with replicas, and for the sake of mixed precision; [n]."""
+    mixed = training.precision.compute != training.precision.parameter
+    return np.asarray((grid.data_parallel_size > 1) | mixed)
+
+
+def reduces_every_micro_batch(grid: Grid) -> NDArray[np.bool_]:
+    """Where FSDP2 reduces gradients in every micro-batch instead of once per step; [n]."""
+    return np.asarray((grid.zero_stage >= 2) & (grid.pipeline_parallel_size == 1))
+
+
 def frequency(grid: Grid, *, sharding: str) -> Frequency:
     """Occurrences for every row; ``sharding`` is the runtime's way to cut states."""
     zero = grid.zero_stage
     micro_batches = grid.num_micro_batches.astype(np.float64)
     piped = grid.pipeline_parallel_size > 1
     sharded = grid.data_parallel_shard_size > 1
-    each = (zero >= 2) & ~piped & (sharding == "fsdp2")
+    each = reduces_every_micro_batch(grid) & (sharding == "fsdp2")
     return Frequency(
         forward_gather=np.where(zero == 3, micro_batches, 0.0),
         backward_gather=np.where(zero == 3, np.where(piped, 1.0, micro_batches), 0.0),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.collectives import Group, Network, group, network
 from costmodel.compute import Roofline, roofline
-from costmodel.frequency import Frequency, frequency
+from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
@@ -88,14 +88,13 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     stack, net = read_stack(problem.runtime), network(problem.cluster)
     tensor = grid.tensor_parallel_size.astype(np.float64)
     often, count = frequency(grid, sharding=problem.runtime.sharding), grid.num_micro_batches.astype(np.float64)
-    mixed = problem.training.precision.compute != problem.training.precision.parameter
     batch = MicroBatch(
         sequences=grid.micro_batch_size.astype(np.float64),
         sequence_length=problem.training.sequence_length,
         tensor_parallel=tensor,
         sequence_parallel=grid.sequence_parallel.astype(np.float64),
         loss_parallel=grid.loss_parallel.astype(np.float64),
-        wrapped=((grid.data_parallel_size > 1) | mixed).astype(np.float64),
+        wrapped=is_wrapped(grid, problem.training).astype(np.float64),
         forward_collectives=often.forward_gather / count,
         backward_collectives=(often.backward_gather + often.backward_reduce) / count,
     )

@@ -51,6 +51,8 @@ from functools import reduce
 
 import numpy as np
 
+from costmodel.frequency import is_wrapped
+from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
@@ -61,7 +63,6 @@ from costmodel.specs import (
     Plan,
     PrecisionSpec,
     RuntimeProfile,
-    TrainingSpec,
 )
 from costmodel.stage_contents import Chunk, plan_contents
 
@@ -105,11 +106,6 @@ def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes
     layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     last = [size.times((count > 0).astype(np.int64)) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), _last_present(last))
-
-
-def is_wrapped(training: TrainingSpec, data_parallel_size: int) -> bool:
-    """Whether runtime ``torch`` uses `fully_shard` or `replicate` for a plan."""
-    return data_parallel_size > 1 or training.precision.compute != training.precision.parameter
 
 
 def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant, StateBytes]:
@@ -163,7 +159,7 @@ def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateByt
     training = plan.training
     precision, optimizer = training.precision, training.optimizer
     total = reduce(Sizes.__add__, (chunk.total for chunk in chunks))
-    wrapped = is_wrapped(training, plan.parallel.data_parallel_size)
+    wrapped = bool(is_wrapped(Grid.from_plan(plan), training)[0])
     held = int((total.padded if wrapped else total.local)[0])
     parameters = held * BYTES_PER_ELEMENT[precision.parameter]
     state = int(total.own[0]) * optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]

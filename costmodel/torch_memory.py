@@ -41,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.activation_memory import Tokens, torch_end_bytes, torch_layer_bytes
+from costmodel.frequency import is_wrapped, reduces_every_micro_batch
 from costmodel.in_flight import grid_micro_batches_per_round
 from costmodel.rank_totals import (
     FULL_RECOMPUTE,
@@ -107,13 +108,12 @@ class _Rank:
 
     @property
     def wrapped(self) -> Column:
-        mixed = self.inputs.bytes_of("compute") != self.inputs.bytes_of("parameter")
-        return np.asarray((self.grid.data_parallel_size > 1) | mixed, dtype=np.int64)
+        return is_wrapped(self.grid, self.inputs.training).astype(np.int64)
 
     @property
     def reduced_each(self) -> Column:
         """1 where every micro-batch reduces its gradients."""
-        return np.asarray((self.grid.zero_stage >= 2) & (self.pipeline == 0), dtype=np.int64)
+        return reduces_every_micro_batch(self.grid).astype(np.int64)
 
     @property
     def alone(self) -> NDArray[np.bool_]:
