@@ -8,6 +8,7 @@ Usage: ``python -m executor.agent FOLDER LAUNCHER_PID TORCHRUN_ARGUMENTS...``
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from executor.failures import describe_exit, load, save
+from executor.failures import describe_agent, describe_exit, load, save
+from executor.launch import SILENT
 from executor.lifetime import die_with_parent
 
 
@@ -25,7 +27,9 @@ def main(arguments: list[str]) -> int:
     folder, launcher = Path(arguments[0]), int(arguments[1])
     die_with_parent(signal.SIGTERM, launcher)
     # torchrun logs the death of every process; the root cause is told once, by the launcher.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
+    if os.environ.get("TORCH_CPP_LOG_LEVEL") == SILENT:
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # for the processes to come; this one has read it already
     try:
         torchrun.run(torchrun.parse_args(arguments[2:]))
     except ChildFailedError as error:
@@ -36,6 +40,9 @@ def main(arguments: list[str]) -> int:
         return 1
     except SignalException as error:
         return 128 + error.sigval
+    except Exception as error:  # no process was started: the nodes did not meet, or a port is taken
+        save(describe_agent(error), folder)
+        return 1
     return 0
 
 

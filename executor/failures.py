@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 from costmodel.specs import ExecutionError, InputError
 
+NO_RANK = -1
 Kind = Literal["input", "failure", "killed", "peer", "stopped"]
 
 _LOST_PEER = (
@@ -45,7 +46,7 @@ class Failure:
     time: float = 0.0
 
     def __str__(self) -> str:
-        return self.cause if self.kind == "input" else f"rank {self.rank}: {self.cause}"
+        return self.cause if self.kind == "input" or self.rank == NO_RANK else f"rank {self.rank}: {self.cause}"
 
 
 def describe(error: BaseException, rank: int) -> Failure:
@@ -63,6 +64,15 @@ def describe(error: BaseException, rank: int) -> Failure:
             rank, "peer", f"another process was lost or kept it waiting too long ({cause})", details, time.time()
         )
     return Failure(rank, "failure", cause, details, time.time())
+
+
+def describe_agent(error: Exception) -> Failure:
+    """The failure of the process that starts the others, before it started any."""
+    details = "".join(traceback.format_exception(error))
+    inner = error.__cause__ or error
+    message = (str(inner).strip().splitlines() or [type(inner).__name__])[0]
+    cause = f"the processes could not be started: {_SOURCE_PLACE.sub('', message)}"
+    return Failure(NO_RANK, "failure", cause, details, time.time())
 
 
 def describe_exit(rank: int, exit_code: int, when: float) -> Failure:

@@ -16,12 +16,15 @@ from types import FrameType
 
 from costmodel.specs import ExecutionError, InputError, Observation, Plan
 from executor.checks import check_data, check_runnable
-from executor.cores import threads_per_process
+from executor.cores import check_processes, threads_per_process
+from executor.endpoint import check_endpoint
 from executor.failures import load, root_cause, to_exception
 from executor.files import write_atomically
 from executor.worker import OBSERVATION_FILE
 
 _STOP_SECONDS = 10.0
+SILENT = "FATAL"
+"""Of torch's C++ log: a node that is not there yet is no page of stack frames. The agent lets its processes' errors pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ def run(
     output_path = None if output is None else Path(output)
     nodes = Nodes(nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint)
     _check(plan, steps=steps, data=data_path, output=output_path, force=force, nodes=nodes)
+    if progress and nnodes > 1:
+        print(f"node {node_rank} of {nnodes} meets the others at {rdzv_endpoint} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
         folder = Path(name)
         arguments = worker_arguments(plan, folder, steps=steps, data=data_path, seed=seed, progress=progress)
@@ -105,14 +110,18 @@ def _check_nodes(plan: Plan, nodes: Nodes) -> None:
             f"nnodes must divide {plan.num_devices_used}"
         )
     if not 0 <= nodes.node_rank < nodes.nnodes:
-        raise InputError(f"node_rank is {nodes.node_rank}; needed: 0 to {nodes.nnodes - 1} for {nodes.nnodes} nodes")
-    if nodes.nnodes > 1 and not nodes.rdzv_endpoint:
+        needed = f"0 to {nodes.nnodes - 1} for {nodes.nnodes} nodes" if nodes.nnodes > 1 else "0, as there is one node"
+        raise InputError(f"node_rank is {nodes.node_rank}; needed: {needed}")
+    if nodes.rdzv_endpoint:
+        check_endpoint(nodes.rdzv_endpoint, resolve=nodes.nnodes > 1)
+    elif nodes.nnodes > 1:
         raise InputError(f"{nodes.nnodes} nodes need rdzv_endpoint, the host:port of node 0, the same on every node")
 
 
 def _check_devices(plan: Plan, needed: int) -> None:
     device = plan.cluster.device
     if device.kind == "cpu":
+        check_processes(needed)
         return
     import torch
 
@@ -129,14 +138,17 @@ def torchrun_arguments(plan: Plan, nodes: Nodes) -> list[str]:
     per_node = ["--nproc-per-node", str(plan.num_devices_used // nodes.nnodes)]
     if nodes.nnodes == 1:
         return ["--standalone", *per_node]
-    endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(nodes.rdzv_endpoint), "--rdzv-id", plan.plan_hash[:16]]
-    return ["--nnodes", str(nodes.nnodes), "--node-rank", str(nodes.node_rank), *endpoint, *per_node]
+    # The static backend takes the node's rank as stated; c10d would hand ranks out in the order of arrival.
+    endpoint = ["--rdzv-backend", "static", "--rdzv-endpoint", str(nodes.rdzv_endpoint)]
+    identity = ["--node-rank", str(nodes.node_rank), "--rdzv-id", plan.plan_hash[:16]]
+    return ["--nnodes", str(nodes.nnodes), *identity, *endpoint, *per_node]
 
 
 def worker_environment(num_processes: int) -> dict[str, str]:
     """This process's environment with the cores shared out among the node's processes."""
     threads = str(threads_per_process(num_processes))
-    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    shares = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    return {"TORCH_CPP_LOG_LEVEL": SILENT, **os.environ, **shares}
 
 
 def worker_arguments(
@@ -153,7 +165,7 @@ def worker_arguments(
 
 def _start_and_wait(plan: Plan, arguments: list[str], nodes: Nodes, folder: Path) -> None:
     command = [sys.executable, "-m", "executor.agent", str(folder), str(os.getpid()), *torchrun_arguments(plan, nodes)]
-    command += ["-m", "executor.worker", *arguments]
+    command += ["--log-dir", str(folder), "-m", "executor.worker", *arguments]
     run_command(command, worker_environment(plan.num_devices_used // nodes.nnodes), folder)
 
 
@@ -174,10 +186,16 @@ def run_command(command: list[str], environment: dict[str, str], folder: Path) -
         _stop(process)
     if code:
         failure = root_cause(load(folder))
-        stopped = (
-            f"the run was stopped by signal {code - 128}" if code > 128 else f"the run ended with exit code {code}"
-        )
-        raise to_exception(failure) if failure else ExecutionError(stopped)
+        raise to_exception(failure) if failure else ExecutionError(describe_end(code))
+
+
+def describe_end(code: int) -> str:
+    """How the agent ended that started the processes, where no process said why."""
+    if code > 128:
+        return f"the run was stopped by signal {code - 128}"
+    if code < 0:
+        return f"the process that starts the others was killed by signal {-code}"
+    return f"the run ended with exit code {code}"
 
 
 @contextlib.contextmanager

@@ -14,8 +14,10 @@ shared cores, caches, memory bandwidth and the loopback device.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -31,8 +33,8 @@ from costmodel.specs import (
     LinkSpec,
     Precision,
 )
-from executor.cores import num_cores
-from executor.launch import worker_environment
+from executor.cores import available_memory_bytes, check_processes, num_cores, read_or_empty
+from executor.launch import describe_end, worker_environment
 from hardware_profiles.fit import fit_gemm_curve, fit_link
 
 SOURCE = "measured on this host by meshwright hardware measure"
@@ -59,6 +61,7 @@ def measure_cpu(num_processes: int, budget_seconds: float = 20.0) -> ClusterSpec
     """
     if num_processes < 1:
         raise InputError(f"num_processes is {num_processes}; needed: at least 1")
+    check_processes(num_processes)
     if not budget_seconds > START_SECONDS:
         raise InputError(f"budget_seconds is {budget_seconds:g}; starting takes {START_SECONDS:g} s: give more, say 20")
     found = _measure(num_processes, budget_seconds - START_SECONDS)
@@ -77,15 +80,30 @@ def measure_cpu(num_processes: int, budget_seconds: float = 20.0) -> ClusterSpec
 
 def _measure(num_processes: int, seconds: float) -> Measurements:
     command = [sys.executable, "-m", "executor.measure_worker", str(num_processes), f"{seconds:.3f}"]
-    environment, limit = worker_environment(num_processes), 10 * seconds + 120
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=limit)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    code, output, errors = _finish(command, worker_environment(num_processes), 10 * seconds + 120)
+    if code:
+        reason = (errors.strip().splitlines() or [describe_end(code)])[-1]
         raise ExecutionError(f"measuring with {num_processes} processes failed: {reason}")
     found: Measurements = defaultdict(list)
-    for kind, what, mean_seconds in json.loads(done.stdout.splitlines()[-1]):
+    for kind, what, mean_seconds in json.loads(output.splitlines()[-1]):
         found[kind].append((what, mean_seconds))
     return found
+
+
+def _finish(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a program; whatever it started ends with it, or when this process is stopped."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise ExecutionError(f"measuring did not end within {limit_seconds:.0f} s") from error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output, errors
 
 
 def _device(found: Measurements, num_processes: int) -> DeviceSpec:
@@ -157,27 +175,8 @@ def _host(device: DeviceSpec, num_processes: int) -> HostSpec:
     )
 
 
-def available_memory_bytes() -> int:
-    """Memory that new processes can use: the kernel's estimate, within the control group's limit."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    for line in _read(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    limit, used = (_read(Path("/sys/fs/cgroup") / name).strip() for name in ("memory.max", "memory.current"))
-    if limit.isdigit() and used.isdigit():
-        available = min(available, int(limit) - int(used))
-    return available
-
-
 def _processor_name() -> str:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
+    for line in read_or_empty(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return os.uname().machine
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os.path
+import signal
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import torch.distributed as dist
 
 from executor import microbenchmarks as bench
 from executor.cores import threads_per_process
+from executor.lifetime import die_with_parent
 
 GEMM_SHAPES = {
     "fp32": ((64, 64, 128), (64, 128, 128), (128, 128, 256), (256, 256, 256), (256, 256, 512), (512, 512, 1024)),
@@ -65,7 +67,8 @@ def _measure_messages(window: float) -> Iterator[tuple[str, list[float], float]]
         yield "hop", [float(num_bytes)], bench.point_to_point_seconds(num_bytes, window)
 
 
-def _process(rank: int, size: int, threads: int, total_seconds: float, meeting_point: str) -> None:
+def _process(rank: int, size: int, threads: int, total_seconds: float, meeting_point: str, parent: int) -> None:
+    die_with_parent(signal.SIGKILL, parent)
     torch.set_num_threads(threads)
     window = total_seconds / NUM_MEASUREMENTS / ROUNDS
     dist.init_process_group(
@@ -99,15 +102,21 @@ def _late(start: float, total_seconds: float) -> bool:
 
 def main(size: int, total_seconds: float) -> int:
     """Fork the processes and wait; 1 when one of them failed."""
+    die_with_parent(signal.SIGKILL, os.getppid())
     threads = threads_per_process(size)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (size, threads, total_seconds, os.path.join(folder, "store"))
+        arguments = (size, threads, total_seconds, os.path.join(folder, "store"), os.getpid())
         processes = [context.Process(target=_process, args=(rank, *arguments)) for rank in range(size)]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
+    for rank, process in enumerate(processes):
+        if (
+            process.exitcode is not None and process.exitcode < 0
+        ):  # last on stderr: the cause, not the others' echo of it
+            print(f"process {rank} was killed by {signal.Signals(-process.exitcode).name}", file=sys.stderr)
     return int(any(process.exitcode for process in processes))
 
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from costmodel.specs import InputError, ModelSpec
 from executor.data import Tokens
+from hardware_profiles.files import read_at_most
 
 CARRIED_TEXT = "opticks_book_one.txt"
 NUM_BYTES = 256
+MAX_DATA_BYTES = 2**30
 
 
 def load_tokens(model: ModelSpec, path: Path | None = None) -> Tokens:
@@ -47,9 +49,14 @@ def read_text(path: Path | None = None) -> str:
     if path.is_dir():
         raise InputError(f"data {path} is a directory; needed: one UTF-8 text file")
     try:
-        content = path.read_bytes()
+        content = read_at_most(path, MAX_DATA_BYTES)
     except OSError as error:
         raise InputError(f"data {path} cannot be read: {error.strerror}; needed: one UTF-8 text file") from error
+    if len(content) > MAX_DATA_BYTES:
+        raise InputError(
+            f"data {path} holds more than {MAX_DATA_BYTES:,} bytes, which every process reads whole; "
+            "needed: a smaller text, such as its beginning"
+        )
     if not content.strip():
         raise InputError(f"data {path} holds no text ({len(content)} bytes); needed: one UTF-8 text file")
     if b"\0" in content:

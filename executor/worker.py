@@ -137,6 +137,8 @@ def _train(
     from executor.observe import Recorder, gather, make_observation
     from executor.training_run import TrainingRun
 
+    # A schedule that lost a peer logs itself step by step on every rank; the failure is told once, by the launcher.
+    logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
     device = torch.device("cuda", torch.cuda.current_device()) if device_kind == "cuda" else torch.device("cpu")
     rank, world = dist.get_rank(), dist.get_world_size()
     _check_same_data(tokens)

@@ -119,6 +119,18 @@ def measure(*, processes: int, quick: bool = True) -> ClusterSpec:
     return measure_cpu(whole_number("processes", processes, 1), QUICK_SECONDS if quick else THOROUGH_SECONDS)
 
 
+def check_processes(processes: int) -> None:
+    """Make sure that this machine can keep so many training processes alive.
+
+    Raises:
+        InputError: when it cannot, or torch is missing.
+    """
+    require_torch()
+    from executor.cores import check_processes as check
+
+    check(whole_number("processes", processes, 1))
+
+
 def compare(estimate: Estimate, observation: Observation) -> Comparison:
     """Predicted beside measured, field by field, for every number that both carry."""
     from meshwright.validation.compare import compare as compare_fields

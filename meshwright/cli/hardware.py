@@ -63,9 +63,10 @@ def measure_hardware(
     from hardware_profiles.loader import save_cluster
     from meshwright.cli.render.hardware import render_cluster
     from meshwright.files import YAML_SUFFIXES, check_output
-    from meshwright.running import measure
+    from meshwright.running import check_processes, measure
 
     check_output(output, force=force, suffixes=YAML_SUFFIXES)
+    check_processes(processes)
     print_notice(f"measuring {processes} processes side by side, about {20 if quick else 120} s ...")
     cluster = measure(processes=processes, quick=quick)
     save_cluster(cluster, output, force=force)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.specs import ExecutionError, InputError
-from executor.failures import Failure, describe, describe_exit, load, root_cause, save, to_exception
+from executor.failures import Failure, describe, describe_agent, describe_exit, load, root_cause, save, to_exception
 
 GLOO = "[/src/gloo/transport/tcp/pair.cc:144] Connection closed by peer [127.0.0.1]:3452"
 
@@ -50,6 +50,18 @@ def test_bad_input_stays_bad_input_and_names_no_rank() -> None:
     exception = to_exception(failure)
     assert isinstance(exception, InputError)
     assert str(exception) == "vocab_size is 3"
+
+
+def test_nodes_that_never_met_are_told_without_a_rank() -> None:
+    try:
+        try:
+            raise RuntimeError("The client socket has timed out after 600000ms\nframe #0: c10::Error")
+        except RuntimeError as inner:
+            raise ValueError("The connection to the store has failed. See inner exception") from inner
+    except ValueError as error:
+        failure = describe_agent(error)
+    assert str(failure) == "the processes could not be started: The client socket has timed out after 600000ms"
+    assert isinstance(to_exception(failure), ExecutionError)
 
 
 def test_an_exit_code_is_told() -> None:

@@ -1,5 +1,6 @@
 """What is refused before any process is started."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,36 @@ def test_cuda_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"nnodes": 3}, "2 devices of the plan cannot be shared by 3 nodes"),
         ({"nnodes": 0}, "cannot be shared by 0 nodes"),
         ({"nnodes": 2, "node_rank": 2, "rdzv_endpoint": "a:1"}, "node_rank is 2; needed: 0 to 1"),
+        ({"node_rank": 1}, "node_rank is 1; needed: 0, as there is one node"),
         ({"nnodes": 2}, "2 nodes need rdzv_endpoint"),
+        ({"rdzv_endpoint": "here"}, "rdzv_endpoint is 'here'; needed HOST:PORT"),
+        ({"nnodes": 2, "rdzv_endpoint": "node0"}, "rdzv_endpoint is 'node0'; needed HOST:PORT"),
+        ({"nnodes": 2, "rdzv_endpoint": "node0:http"}, "needed HOST:PORT"),
+        ({"nnodes": 2, "rdzv_endpoint": "node0:70000"}, "port from 1 to 65535"),
+        ({"nnodes": 2, "rdzv_endpoint": "node0:0"}, "port from 1 to 65535"),
+        ({"nnodes": 2, "rdzv_endpoint": "node0:29500"}, "host node0 cannot be found .Name or service not known"),
     ],
 )
-def test_nodes_that_do_not_fit(nodes: dict[str, Any], message: str) -> None:
+def test_nodes_that_do_not_fit(nodes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(InputError, match=message):
         run(tiny_plan(data_parallel_replicate_size=2), steps=1, **nodes)
+
+
+def test_more_processes_than_the_machine_keeps_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen a core, and the memory that an idle process holds."""
+    plan = tiny_plan(cluster=local_cluster(64), data_parallel_replicate_size=8)
+    monkeypatch.setattr(cores, "num_cores", lambda: 2)
+    monkeypatch.setattr(cores, "available_memory_bytes", lambda: 5 * cores.PROCESS_BYTES + 1)
+    with pytest.raises(InputError, match=r"8 processes .* 2 cores and 1.5 GiB .* at most 5"):
+        run(plan, steps=1)
+    monkeypatch.setattr(cores, "available_memory_bytes", lambda: 1000 * cores.PROCESS_BYTES)
+    cores.check_processes(32)
+    with pytest.raises(InputError, match="at most 32"):
+        cores.check_processes(33)
 
 
 def test_text_that_is_too_short(tmp_path: Path) -> None:
@@ -117,7 +142,7 @@ def test_torchrun_on_one_node_and_on_several() -> None:
     assert pairs == {
         "--nnodes": "2",
         "--node-rank": "1",
-        "--rdzv-backend": "c10d",
+        "--rdzv-backend": "static",
         "--rdzv-endpoint": "head:29400",
         "--rdzv-id": plan.plan_hash[:16],
         "--nproc-per-node": "2",

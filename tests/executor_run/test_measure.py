@@ -1,6 +1,8 @@
 """From measurements to a cluster."""
 
 import os
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -71,6 +73,19 @@ def test_a_failing_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
     with pytest.raises(ExecutionError, match=r"measuring with 2 processes failed: .+"):
         measure_cpu(num_processes=2, budget_seconds=6.5)
+
+
+def test_measuring_that_never_ends_is_stopped_with_all_it_started() -> None:
+    program = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(1000)"
+    started = time.monotonic()
+    with pytest.raises(ExecutionError, match="measuring did not end within 1 s"):
+        measure._finish([sys.executable, "-c", program], dict(os.environ), 1.0)
+    assert time.monotonic() - started < 20
+
+
+def test_more_processes_than_the_machine_keeps_alive() -> None:
+    with pytest.raises(InputError, match="1000000 processes on this machine of"):
+        measure_cpu(num_processes=1_000_000)
 
 
 def test_available_memory_is_part_of_what_the_machine_has() -> None:

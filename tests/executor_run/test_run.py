@@ -122,17 +122,27 @@ def test_one_step_is_watched_but_not_timed(reference: tuple[float, ...], capfd: 
     assert progress.startswith(f"step 1/1  loss {reference[0]:.4f}  ")
 
 
+SHARDED = {"data_parallel_shard_size": 2, "zero_stage": 3}
+PIPED = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b"}
+
+
 @pytest.mark.parametrize(
-    ("action", "message"),
+    ("action", "sizes", "message"),
     [
-        ("raise RuntimeError('the disk is full')", r"rank 1: RuntimeError: the disk is full\Z"),
-        ("os.kill(os.getpid(), 9)", r"rank 1: the process was killed by SIGKILL"),
-        ("time.sleep(1000)", r"rank 0: another process was lost or kept it waiting too long .*Timed out"),
+        ("raise RuntimeError('the disk is full')", SHARDED, r"rank 1: RuntimeError: the disk is full\Z"),
+        ("os.kill(os.getpid(), 9)", SHARDED, r"rank 1: the process was killed by SIGKILL"),
+        ("os.kill(os.getpid(), 9)", PIPED, r"rank 1: the process was killed by SIGKILL"),
+        ("time.sleep(1000)", SHARDED, r"rank 0: another process was lost or kept it waiting too long .*Timed out"),
     ],
-    ids=["raises", "killed", "hangs"],
+    ids=["raises", "killed", "killed in a pipeline", "hangs"],
 )
 def test_a_failing_process_ends_the_run_and_is_named(
-    action: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    action: str,
+    sizes: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAULT.format(action=action))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -140,7 +150,7 @@ def test_a_failing_process_ends_the_run_and_is_named(
     start = time.monotonic()
     with pytest.raises(ExecutionError) as failed:
         run(
-            tiny_plan(data_parallel_shard_size=2, zero_stage=3),
+            tiny_plan(**sizes),
             steps=STEPS,
             output=output,
             progress=False,
@@ -148,6 +158,7 @@ def test_a_failing_process_ends_the_run_and_is_named(
         )
     assert re.match(message, str(failed.value))
     assert time.monotonic() - start < 60 + 60  # at most a minute after a start that itself takes seconds
+    assert capfd.readouterr() == ("", "")  # the cause is told once, by the exception
     assert not output.exists()
     assert _workers() == []
 

@@ -1,12 +1,14 @@
 """Text to token ids."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 from tiny_plans import tiny_model
 
 from costmodel.specs import InputError
+from executor import tokenize
 from executor.tokenize import load_tokens, read_text
 
 
@@ -42,6 +44,19 @@ def test_what_is_not_text_is_refused(tmp_path: Path, content: bytes, message: st
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_text(path)
+
+
+def test_what_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenize, "MAX_DATA_BYTES", 100)
+    path = tmp_path / "data.txt"
+    path.write_text("a" * 101)
+    with pytest.raises(InputError, match="more than 100 bytes"):
+        read_text(path)
+    path.write_text("a" * 100)
+    assert len(read_text(path)) == 100
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match="holds no text"):  # instead of waiting for somebody to write
+        read_text(tmp_path / "pipe.txt")
 
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:

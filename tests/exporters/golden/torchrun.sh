@@ -31,7 +31,7 @@ if [ "$NNODES" -eq 1 ]; then
 else
     : "${RDZV_ENDPOINT:?set RDZV_ENDPOINT to host:port of node 0, the same on every node}"
     launch+=(--nnodes "$NNODES" --node-rank "$NODE_RANK")
-    launch+=(--rdzv-backend c10d --rdzv-endpoint "$RDZV_ENDPOINT" --rdzv-id <hash>)
+    launch+=(--rdzv-backend static --rdzv-endpoint "$RDZV_ENDPOINT" --rdzv-id <hash>)
 fi
 worker=(--plan "$PLAN" --steps "$STEPS" --output "$OUTPUT")
 if [ -n "$DATA" ]; then
