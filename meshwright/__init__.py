@@ -44,13 +44,14 @@ if TYPE_CHECKING:
     from meshwright.plan_files import load_plan, save_plan
     from meshwright.planning import make_plan, plan
     from meshwright.running import compare, measure, run, run_reference
+    from meshwright.validation.replay import replay
 
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
     "TrainingSpec", "__version__", "compare", "estimate", "explain", "export", "list_devices", "list_models",
-    "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "run",
-    "run_reference", "save_plan", "training_duration",
+    "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "replay",
+    "run", "run_reference", "save_plan", "training_duration",
 ]  # fmt: skip
 
 # Public name -> the module that holds it; the specs are all in costmodel.specs.
@@ -70,6 +71,7 @@ _HOMES = {
     "make_plan": "meshwright.planning",
     "measure": "meshwright.running",
     "plan": "meshwright.planning",
+    "replay": "meshwright.validation.replay",
     "run": "meshwright.running",
     "run_reference": "meshwright.running",
     "save_plan": "meshwright.plan_files",

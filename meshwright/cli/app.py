@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "meshwright.cli.explain",
     "export": "meshwright.cli.export",
     "run": "meshwright.cli.run",
+    "replay": "meshwright.cli.replay",
     "hardware": "meshwright.cli.hardware",
     "models": "meshwright.cli.models",
 }

@@ -1,0 +1,121 @@
+"""Words that mean different things in different places, resolved once. docs/replay.md prints these tables."""
+
+from __future__ import annotations
+
+import re
+
+from costmodel.runtimes.grid import RecomputeKind
+from hardware_profiles.types import DeviceSpec
+from meshwright.validation.adapters.errors import UnsupportedRunError
+from meshwright.validation.adapters.frameworks import FRAMEWORKS
+from meshwright.validation.run_rows import ParallelFields
+
+# "Selective" is core attention in the Megatron family; elsewhere it names single operations or every n-th layer.
+_CORE_ATTENTION = ("selective", "selective (core_attn)", "core_attention")
+_PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp16/bf16 (mixed)": "fp16"}
+_SCHEDULES = {
+    "1F1B": False,
+    "1F1B (DeepSpeed pipeline)": False,
+    "1F1B (Megatron-DeepSpeed)": False,
+    "1F1B (interleaving setting not stated here)": False,
+    "PipeDream-Flush 1F1B": False,
+    "interleaved 1F1B": True,
+    "interleaved 1F1B (max chunks: each layer a chunk)": True,
+    "modified interleaved 1F1B": True,
+}
+_FOREIGN_OPTIMIZERS = ("8-bit", "cpuadam", "adafactor", "bf16 moments")
+_GROUP_SIZE = re.compile(r"(?:over|degree|group) ([1-9]\d*)")
+_MESH_SIZE = re.compile(r"(?:dcn|ici)_FSDP=([1-9]\d*)")
+
+
+def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
+    """What is recomputed; a run that does not say recomputes nothing.
+
+    Raises:
+        UnsupportedRunError: for single operations and for part of the layers.
+    """
+    if word is None or word == "none":
+        return "none"
+    if word == "full" or word.startswith("full ("):
+        return "full"
+    if word in _CORE_ATTENTION and FRAMEWORKS[framework].profile == "megatron":
+        return "core_attention"
+    raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
+
+
+def precision_name(word: str | None, device: DeviceSpec) -> str:
+    """The number format of the computation; unsaid, bf16 where the device has it, else fp16.
+
+    Raises:
+        UnsupportedRunError: for fp8 and smaller, and for words not known.
+    """
+    if word is None:
+        return "bf16" if "bf16" in device.peak_flops_per_second else "fp16"
+    found = _PRECISIONS.get(word.casefold())
+    if found is None:
+        raise UnsupportedRunError(f"dtype {word!r}; known: {', '.join(_PRECISIONS)}")
+    return found
+
+
+def attention_implementation(word: bool | str | None, device: DeviceSpec) -> str:
+    """``fused`` or ``unfused``; unsaid, fused where the device has bf16 (flash attention needs Ampere or later)."""
+    if word is None:
+        return "fused" if "bf16" in device.peak_flops_per_second else "unfused"
+    if isinstance(word, str):
+        return "unfused" if word.casefold().startswith("none") else "fused"
+    return "fused" if word else "unfused"
+
+
+def pipeline_schedule(parallel: ParallelFields) -> tuple[str, int]:
+    """Schedule and chunks per rank.
+
+    Raises:
+        UnsupportedRunError: for zero-bubble and other schedules, and for interleaving without a number of chunks.
+    """
+    if (parallel.pp or 1) == 1:
+        return "none", 1
+    chunks = parallel.vpp or 1
+    word = parallel.schedule
+    if word is not None and word not in _SCHEDULES:
+        raise UnsupportedRunError(f"schedule {word!r}; known: 1F1B, interleaved 1F1B")
+    if word is not None and _SCHEDULES[word] and parallel.vpp is None:
+        raise UnsupportedRunError("interleaved 1F1B without the number of chunks (vpp)")
+    return ("interleaved_1f1b" if chunks > 1 else "1f1b"), chunks
+
+
+def zero_stage(parallel: ParallelFields, framework: str, data_parallel: int) -> int:
+    """The ZeRO stage; one rank has nothing to shard.
+
+    Raises:
+        UnsupportedRunError: for Megatron-FSDP, whose stage the sources do not say.
+    """
+    if data_parallel == 1:
+        return 0
+    if parallel.zero_stage is not None:
+        return parallel.zero_stage
+    if (parallel.fsdp or "").startswith("Megatron-FSDP"):
+        raise UnsupportedRunError("Megatron-FSDP")
+    return FRAMEWORKS[framework].zero_stage
+
+
+def shard_size(parallel: ParallelFields, data_parallel: int, devices_per_node: int) -> int:
+    """Ranks that ZeRO shards over: all, unless the row names a group, a hybrid or a mesh."""
+    word = parallel.fsdp or ""
+    if word == "HYBRID_SHARD":
+        return min(devices_per_node, data_parallel)
+    if group := _GROUP_SIZE.search(word):
+        return min(int(group.group(1)), data_parallel)
+    size = 1
+    for part in _MESH_SIZE.findall(word):
+        size *= int(part)
+    return min(size, data_parallel) if size > 1 else data_parallel
+
+
+def check_optimizer(word: str | None) -> None:
+    """Refuse what keeps other state than two fp32 moments.
+
+    Raises:
+        UnsupportedRunError: for 8-bit, 16-bit, CPU and factored optimizers.
+    """
+    if word is not None and any(foreign in word.casefold() for foreign in _FOREIGN_OPTIMIZERS):
+        raise UnsupportedRunError(f"optimizer {word!r}; known: Adam and AdamW with fp32 moments on the device")

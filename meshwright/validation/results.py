@@ -1,0 +1,129 @@
+"""What `replay` answers: every row beside its prediction, and the errors over them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from costmodel.specs import Spec
+
+Status = Literal["predicted", "unsupported"]
+
+
+class Predicted(Spec):
+    """The prediction; ``peak_memory_bytes`` counts tensors allocated, ``fits`` all that the device holds."""
+
+    step_time_seconds: float
+    step_time_low_seconds: float
+    step_time_high_seconds: float
+    tokens_per_second_per_device: float
+    peak_memory_bytes: int
+    reserved_memory_bytes: int
+    fits: bool
+
+
+class Measured(Spec):
+    """The measurement; None where the row has none. ``device_memory_bytes``: what the device holds in all."""
+
+    step_time_seconds: float | None
+    tokens_per_second_per_device: float | None
+    peak_memory_bytes: int | None
+    reserved_memory_bytes: int | None
+    device_memory_bytes: int | None
+    oom: bool | None
+
+
+class ReplayRow(Spec):
+    """One run. ``where`` is ``file:line``; ``judged`` rows are complete, not doubtful and predicted."""
+
+    id: str
+    dataset: str
+    runtime: str
+    where: str
+    status: Status
+    reason: str
+    judged: bool
+    predicted: Predicted | None
+    measured: Measured
+
+
+class BadLine(Spec):
+    """A line that is no run."""
+
+    where: str
+    reason: str
+
+
+class ReplayErrors(Spec):
+    """Errors over a set of judged rows; a figure is None where no row can tell it.
+
+    Relative errors are (predicted - measured) / measured, of step times unless named otherwise. ``bias`` is the median of
+    the signed ones. ``interval_mean_width`` is (high - low) / predicted. Pairs and regrets compare rows of one rank group;
+    ``regret_top3`` is what measuring the best three predicted leaves to lose. OOM and fits recall are over rank groups that
+    hold both.
+    """
+
+    rows: int
+    median_absolute_error: float | None
+    mean_absolute_error: float | None
+    bias: float | None
+    within_20_percent: float | None
+    interval_coverage: float | None
+    interval_mean_width: float | None
+    pairs: int
+    pair_order: float | None
+    groups: int
+    regret_top1: float | None
+    regret_top3: float | None
+    memory_rows: int
+    memory_mean_absolute_error: float | None
+    oom_rows: int
+    oom_recall: float | None
+    fits_rows: int
+    fits_recall: float | None
+
+
+class MacroErrors(Spec):
+    """Each figure's mean over the datasets that have it, every dataset counting once."""
+
+    datasets: int
+    median_absolute_error: float | None
+    mean_absolute_error: float | None
+    bias: float | None
+    within_20_percent: float | None
+    interval_coverage: float | None
+    pair_order: float | None
+    regret_top1: float | None
+    regret_top3: float | None
+    memory_mean_absolute_error: float | None
+    oom_recall: float | None
+    fits_recall: float | None
+
+
+class Reason(Spec):
+    """Why rows are not predicted: how many, and the first of them."""
+
+    reason: str
+    rows: int
+    first: str
+
+
+class ReplaySummary(Spec):
+    """Counts and errors. ``coverage``: predicted share of the rows that are dense, complete and not doubtful."""
+
+    rows: int
+    predicted: int
+    unsupported: int
+    coverage: float | None
+    pooled: ReplayErrors
+    macro: MacroErrors
+    datasets: dict[str, ReplayErrors]
+    runtimes: dict[str, ReplayErrors]
+    reasons: tuple[Reason, ...]
+    bad_lines: tuple[BadLine, ...]
+
+
+class Replay(Spec):
+    """The answer of `meshwright.replay`."""
+
+    summary: ReplaySummary
+    rows: tuple[ReplayRow, ...]

@@ -1,0 +1,169 @@
+"""A run becomes the plan that it ran: sizes, links, vocabulary and words, checked by hand."""
+
+from typing import Any
+
+import pytest
+from replay_rows import vary
+
+from costmodel.models.parameters import num_parameters
+from meshwright.validation.adapters.errors import UnknownAcceleratorError, UnsupportedRunError
+from meshwright.validation.adapters.frameworks import BY_DATASET, BY_SOURCE, BY_WORD, FRAMEWORKS, framework_of
+from meshwright.validation.adapters.layout import AdaptedRun, adapt
+from meshwright.validation.run_rows import RunRow, step_time_seconds, tokens_per_second_per_device
+
+
+def run(**changes: Any) -> AdaptedRun:
+    return adapt(RunRow.model_validate(vary(**changes)))
+
+
+def test_a_complete_run_becomes_its_plan() -> None:
+    adapted = run()
+    plan = adapted.plan
+    assert (adapted.framework, adapted.runtime.name, plan.runtime.name) == ("megatron", "megatron", "megatron")
+    # 32 x (4 h^2 + 3 h f + 2 h) + 2 V h + h, Llama-2-7B's published 6,738,415,616.
+    assert num_parameters(plan.model) == 6_738_415_616
+    assert plan.model.family == "llama"
+    parallel = plan.parallel
+    assert (parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.zero_stage) == (2, 2, 1)
+    assert (parallel.data_parallel_replicate_size, parallel.data_parallel_shard_size) == (1, 4)
+    assert (parallel.micro_batch_size, parallel.num_micro_batches) == (1, 16)  # 64 / (1 x 4)
+    assert (parallel.pipeline_schedule, parallel.num_model_chunks) == ("1f1b", 1)
+    assert (parallel.sequence_parallel, parallel.loss_parallel) == (False, True)
+    assert plan.training.attention_implementation == "fused"
+    assert plan.training.precision.compute == "bf16"
+    assert [level.size for level in plan.cluster.levels] == [8, 2]
+    assert [stage.num_layers for stage in plan.stages] == [16, 16]
+
+
+def test_stated_link_rates_replace_nominal_ones() -> None:
+    plan = run(hardware__intra_node_gbps_per_gpu=200, hardware__inter_node_gbps_per_gpu=6.25).plan
+    inner, outer = plan.cluster.levels
+    assert inner.link.nominal_bytes_per_second == 200e9
+    assert inner.link.measured_bytes_per_second is None  # measured at 300 GB/s: void at 200
+    assert outer.link.nominal_bytes_per_second * outer.ports == pytest.approx(8 * 6.25e9)
+    same = run(hardware__intra_node_gbps_per_gpu=300, hardware__inter_node_gbps_per_gpu=25).plan
+    assert same.cluster.levels == run().plan.cluster.levels  # a DGX A100's own rates
+
+
+def test_a_measured_bus_bandwidth_is_shared_by_the_ports_of_a_node() -> None:
+    outer = run(hardware__inter_node_measured_busbw_gbps_per_node=5.06).plan.cluster.levels[1]
+    assert outer.link.measured_bytes_per_second is not None
+    assert outer.link.measured_bytes_per_second * outer.ports == pytest.approx(5.06e9)
+
+
+def test_fewer_devices_than_a_node_are_one_part_of_it() -> None:
+    plan = run(hardware__n_gpus=4, parallel__dp=1).plan
+    assert [level.size for level in plan.cluster.levels] == [4]
+    assert plan.parallel.zero_stage == 0  # one rank has nothing to shard
+
+
+def test_the_vocabulary_is_padded_as_the_runtime_pads_it() -> None:
+    gpt = {"model__gated_mlp": False, "model__tied_embeddings": True, "model__vocab": 50257, "model__ffn_hidden": ...}
+    megatron = run(**gpt, parallel__tp=4, parallel__dp=2).plan.model
+    assert (megatron.vocab_size, megatron.padded_vocab_size) == (50257, 50688)  # 99 x 128 x 4
+    assert megatron.layers[0].feed_forward.intermediate_size == 4 * 4096
+    torch = run(**gpt, parallel__tp=4, parallel__dp=2, runtime="torch").plan.model
+    assert torch.padded_vocab_size == 50260  # a multiple of 4
+
+
+def test_a_gpt_may_have_fewer_key_value_heads() -> None:
+    attention = run(model__gated_mlp=False, model__n_kv_heads=8).plan.model.layers[0].attention
+    assert (attention.num_attention_heads, attention.num_key_value_heads) == (32, 8)
+
+
+@pytest.mark.parametrize(("runtime", "stated", "found"), [
+    ("megatron", None, False), ("nemo", None, True), ("nemo", False, False), ("megatron", True, True),
+    ("nanotron", None, True), ("aleph", None, False),
+])  # fmt: skip
+def test_unsaid_sequence_parallelism_is_the_framework_s(runtime: str, stated: bool | None, found: bool) -> None:
+    assert run(runtime=runtime, parallel__sequence_parallel=stated).plan.parallel.sequence_parallel is found
+
+
+@pytest.mark.parametrize(("runtime", "stage", "profile", "found"), [
+    ("nemo", None, "megatron", 1), ("megatron", None, "megatron", 0), ("deepspeed", 3, "torch", 3),
+    ("composer-fsdp", None, "torch", 3), ("my-own", 1, "torch", 1),
+])  # fmt: skip
+def test_zero_stage_and_profile(runtime: str, stage: int | None, profile: str, found: int) -> None:
+    adapted = run(runtime=runtime, parallel__zero_stage=stage, parallel__pp=1, parallel__tp=1, parallel__dp=16)
+    assert (adapted.runtime.name, adapted.plan.parallel.zero_stage) == (profile, found)
+
+
+@pytest.mark.parametrize(("word", "replicate", "shard"), [
+    (None, 1, 16), ("HYBRID_SHARD", 2, 8), ("FSDP2 degree 4", 4, 4), ("ZeRO-1 over 8 ranks (hybrid)", 2, 8),
+    ("dcn_FSDP=2; dcn_DP=1; ici_FSDP=4", 2, 8), ("FULL_SHARD", 1, 16),
+])  # fmt: skip
+def test_the_shard_group_is_read_from_the_word(word: str | None, replicate: int, shard: int) -> None:
+    sizes = run(
+        runtime="fsdp", parallel__zero_stage=3, parallel__fsdp=word, parallel__pp=1, parallel__tp=1, parallel__dp=16
+    )
+    parallel = sizes.plan.parallel
+    assert (parallel.data_parallel_replicate_size, parallel.data_parallel_shard_size) == (replicate, shard)
+
+
+def test_selective_is_core_attention_in_the_megatron_family_alone() -> None:
+    plan = run(parallel__recompute="selective").plan
+    assert {stage.recompute.kind for stage in plan.stages} == {"core_attention"}
+    with pytest.raises(UnsupportedRunError, match="recompute 'selective' of torchtitan"):
+        run(runtime="torchtitan", parallel__recompute="selective")
+
+
+@pytest.mark.parametrize(("word", "found"), [
+    (True, "fused"), (False, "unfused"), ("flash_attentionv1.0.8", "fused"), ("none (torch attention)", "unfused"),
+    (None, "fused"),
+])  # fmt: skip
+def test_attention_words(word: bool | str | None, found: str) -> None:
+    assert run(parallel__flash_attention=word).plan.training.attention_implementation == found
+
+
+def test_a_device_without_bf16_computes_in_fp16_and_unfused() -> None:
+    plan = run(hardware__gpu="V100-32GB", parallel__dtype=None, parallel__flash_attention=None).plan
+    assert (plan.training.precision.compute, plan.training.attention_implementation) == ("fp16", "unfused")
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"model__moe": {"n_experts": 8}}, "mixture of experts"),
+    ({"parallel__cp": 2}, "context parallel"),
+    ({"parallel__extra": {"task": "LoRA"}}, "LoRA"),
+    ({"parallel__offload": "optimizer_cpu"}, "offload 'optimizer_cpu'"),
+    ({"parallel__dtype": "fp8"}, "dtype 'fp8'"),
+    ({"parallel__schedule": "ZB-1p"}, "schedule 'ZB-1p'"),
+    ({"parallel__schedule": "interleaved 1F1B"}, "without the number of chunks"),
+    ({"parallel__optimizer": "bnb 8-bit Adam"}, "optimizer 'bnb 8-bit Adam'"),
+    ({"parallel__recompute": "selective (op)"}, "recompute 'selective .op.'"),
+    ({"parallel__zero_stage": None, "parallel__fsdp": "Megatron-FSDP group 8"}, "Megatron-FSDP"),
+    ({"model__hidden": None}, "the row lacks model.hidden"),
+    ({"hardware__n_gpus": None}, "the row lacks hardware.n_gpus"),
+    ({"hardware__n_gpus": 12}, "12 devices do not fill nodes of 8"),
+    ({"parallel__global_batch": None}, "the row lacks parallel.global_batch"),
+    ({"parallel__global_batch": None, "parallel__grad_accum": 1e12}, "no global batch between"),
+    ({"parallel__fsdp": "degree 3"}, "a shard group of 3 does not divide dp 4"),
+    ({"parallel__global_batch": 30}, "does not divide the global batch 30"),
+    ({"parallel__dp": 8}, "tp 2 x pp 2 x dp 8 is not 16 devices"),
+    ({"parallel__pp": 64, "parallel__dp": None}, "tp 2 x pp 64 does not divide 16"),
+    ({"model__n_heads": 31}, "not a multiple"),
+])  # fmt: skip
+def test_what_is_not_modelled_says_so(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedRunError, match=reason):
+        run(**changes)
+
+
+def test_an_unknown_accelerator_is_told_apart() -> None:
+    with pytest.raises(UnknownAcceleratorError, match="unknown accelerator 'TPU v4'"):
+        run(hardware__gpu="TPU v4", model__moe={"n_experts": 8})
+
+
+def test_step_times_come_from_throughput_where_they_are_not_stated() -> None:
+    row = RunRow.model_validate(vary(measured={"tokens_per_s_per_gpu": 2048.0}))
+    assert step_time_seconds(row) == pytest.approx(64 * 4096 / (2048 * 16))  # tokens / (rate x devices) = 8 s
+    stated = RunRow.model_validate(vary(measured={"step_time_s": 8.0}))
+    assert tokens_per_second_per_device(stated) == pytest.approx(2048.0)
+    derived = RunRow.model_validate(vary(measured={"extra": {"step_time_s_derived": 3.5}}))
+    assert step_time_seconds(derived) == 3.5
+
+
+def test_the_tables_name_known_frameworks() -> None:
+    assert {*BY_WORD.values(), *BY_SOURCE.values(), *BY_DATASET.values()} <= set(FRAMEWORKS)
+    row = RunRow.model_validate(vary(runtime=None, dataset="oneflow_dlperf", parallel__extra={"framework": "oneflow"}))
+    assert framework_of(row) == "oneflow"
+    assert framework_of(RunRow.model_validate(vary(runtime=None, dataset="mosaic"))) == "composer-fsdp"
+    assert framework_of(RunRow.model_validate(vary(runtime=None))) == "unknown"
