@@ -73,11 +73,20 @@ def read_text(path: Path | None = None) -> str:
 def _tokenize(text: str, model: ModelSpec, tokenizer_path: str) -> Tokens:
     from transformers import AutoTokenizer
 
+    if not Path(tokenizer_path).is_dir():
+        raise InputError(
+            f"the plan's tokenizer folder {tokenizer_path} does not exist on this machine: put it there, or plan again with "
+            "the model's folder as it is here"
+        )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, local_files_only=True)
+        # Code that a folder brings along is neither run nor asked about.
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the loader raises whatever its many formats raise
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"the tokenizer in {tokenizer_path} cannot be loaded: {reason[0]}") from error
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(
+            f"the tokenizer in {tokenizer_path} cannot be loaded ({type(error).__name__}: {reason}): needed a "
+            "tokenizer.json or tokenizer_config.json that transformers reads without code of the folder's own"
+        ) from error
     ids = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
     if ids.size and int(ids.max()) >= model.vocab_size:
         raise InputError(

@@ -84,7 +84,7 @@ def _check_schema_version(content: object, source: str | Path) -> None:
     found = content["schema_version"]
     if type(found) is not int or found != SCHEMA_VERSION:
         raise InputError(
-            f"{source}: found plan schema_version {found!r}; this version of meshwright reads {SCHEMA_VERSION}; "
+            f"{source}: found plan schema_version {show_value(found)}; this version of meshwright reads {SCHEMA_VERSION}; "
             "make the plan again with this version"
         )
 

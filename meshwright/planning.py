@@ -175,7 +175,7 @@ def _with_origin(answer: Recommendation, command: str) -> Recommendation:
 
 def _with_provenance(plan: Plan, command: str) -> Plan:
     found = plan.provenance or Provenance(meshwright_version=__version__)
-    update = {"meshwright_version": __version__, "command": command or found.command}
+    update = {"meshwright_version": __version__, "command": str(command or found.command)}
     return plan.model_copy(update={"provenance": found.model_copy(update=update)})
 
 

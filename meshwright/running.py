@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.specs import ClusterSpec, Estimate, InputError, Observation, Plan, Recommendation
+from hardware_profiles.errors import show_value
 from meshwright.files import check_output, to_path
 from meshwright.inputs import whole_number
 from meshwright.plan_files import load_plan
@@ -132,7 +133,14 @@ def check_processes(processes: int) -> None:
 
 
 def compare(estimate: Estimate, observation: Observation) -> Comparison:
-    """Predicted beside measured, field by field, for every number that both carry."""
+    """Predicted beside measured, field by field, for every number that both carry.
+
+    Raises:
+        InputError: when the two are something else, such as each other.
+    """
+    for name, found, kind in (("estimate", estimate, Estimate), ("observation", observation, Observation)):
+        if not isinstance(found, kind):
+            raise InputError(f"{name} is {show_value(type(found).__name__)}; needed an {kind.__name__}")
     from meshwright.validation.compare import compare as compare_fields
 
     return compare_fields(estimate, observation)

@@ -1,4 +1,4 @@
-"""Why a declared space holds no candidate at all: what was stated leaves no sizes that multiply to the devices."""
+"""Why no candidate of a declared space is valid, and which one statement to change so that there is one."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ import numpy as np
 
 from costmodel.runtimes.rules import obeys_rules
 from costmodel.specs import RejectionCount
+from planner.axes import AXES
 from planner.enumeration import enumerate_candidates
 from planner.space import Space
 
-# Only these decide whether there is a candidate; the other axes decide what it looks like.
-_SIZES = (
-    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_replicate_size",
-    "data_parallel_shard_size", "num_devices_used",
-)  # fmt: skip
-_MOST_NUMBERS = 16
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_MOST_VALUES = 16
 
 
 def explain_empty(space: Space) -> RejectionCount:
-    """The statement that leaves no candidate, and for each of its axes the values that would leave one.
+    """The statement that leaves no valid candidate, and for each of its axes the values that would leave one.
 
     Args:
-        space: a space whose grid has no rows.
+        space: a space without a candidate that obeys every rule; often one without any candidate, because the stated
+            sizes do not multiply to the devices.
+
+    Returns:
+        A rejection that removed no candidate itself (count 0); its fix was tried.
     """
-    stated = [name for name in _SIZES if name in space.declared]
-    sizes = " and ".join(f"{name} {_listed(space.declared[name])}" for name in stated)
-    fewer = "" if "num_devices_used" in stated else " or fewer"
-    fixes = [fix for name in stated if (fix := _without(space, name))]
+    layers = space.context.layers_per_stage
+    words = [f"{name} {_listed(name, codes)}" for name, codes in space.declared.items()]
+    words += [] if layers is None else [f"layers_per_stage {','.join(map(str, layers))}"]
+    stated = " and ".join(words) or "the axes as they are"
+    fewer = "" if "num_devices_used" in space.declared else " or fewer"
+    devices = f"{_listed('num_devices_used', space.num_devices)} devices{fewer}"
+    fixes = [fix for name in space.declared if (fix := _without(space, name))]
+    free = [*space.declared, *(["layers_per_stage"] if layers is not None else [])]
     return RejectionCount(
-        rule="sizes_multiply",
+        rule="statement",
         count=0,
-        example=f"no valid sizes multiply to {_listed(space.num_devices)} devices{fewer} with {sizes}",
-        fix="; or ".join(fixes) or f"leave {', '.join(stated)} free",
+        example=f"no valid plan on {devices} has {stated}",
+        fix="; or ".join(fixes) or f"leave {', '.join(free)} free",
     )
 
 
@@ -44,16 +49,16 @@ def _without(space: Space, name: str) -> str:
     grid = enumerate_candidates(space.context, declared, numbers)
     valid = grid.take(obeys_rules(space.context, grid)) if len(grid) else grid
     column = valid.num_devices if name == "num_devices_used" else getattr(valid, name)
-    return f"choose {name} from {_listed(np.unique(column).tolist())}" if len(valid) else ""
+    return f"choose {name} from {_listed(name, np.unique(column).tolist())}" if len(valid) else ""
 
 
 def _numbers(space: Space) -> tuple[int, ...]:
     """The first multiples of the smallest product of the stated sizes that the cluster has devices for."""
-    product = int(np.prod([min(space.declared[name]) for name in _SIZES[:3] if name in space.declared]))
+    product = int(np.prod([min(space.declared[name]) for name in _SIZES if name in space.declared]))
     devices = space.context.cluster.num_devices
-    return tuple(product * k for k in range(1, _MOST_NUMBERS + 1) if product * k <= devices)
+    return tuple(product * k for k in range(1, _MOST_VALUES + 1) if product * k <= devices)
 
 
-def _listed(values: Sequence[int]) -> str:
-    shown = ", ".join(str(value) for value in values[:_MOST_NUMBERS])
-    return f"{shown}, ..." if len(values) > _MOST_NUMBERS else shown
+def _listed(name: str, codes: Sequence[int]) -> str:
+    shown = ", ".join(AXES[name].show(code) for code in codes[:_MOST_VALUES])
+    return f"{shown}, ..." if len(codes) > _MOST_VALUES else shown

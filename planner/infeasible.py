@@ -44,7 +44,7 @@ def explain_infeasible(space: Space, candidates: Candidates) -> Infeasible:
             terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
             fixes=tuple(_fixes(space, needed)),
         )
-    rejections = candidates.rejections if len(space.grid) else (explain_empty(space),)
+    rejections = candidates.rejections if miss is not None else (explain_empty(space), *candidates.rejections)
     return Infeasible(rejections=rejections, nearest_miss=miss, space=describe_space(space))
 
 

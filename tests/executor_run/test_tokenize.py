@@ -92,6 +92,26 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, tokenizer_folder
         load_tokens(tiny_model(tokenizer_path=str(tokenizer_folder)), path)
 
 
+def test_a_folder_that_is_gone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tokenizer folder .*gone does not exist on this machine"):
+        load_tokens(tiny_model(tokenizer_path=str(tmp_path / "gone")))
+
+
+def test_code_in_the_folder_is_neither_run_nor_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", null]}}'
+    )
+    with pytest.raises(InputError, match=r"cannot be loaded .* without code of the folder's own"):
+        load_tokens(tiny_model(tokenizer_path=str(tmp_path)))
+    assert not (tmp_path / "ran").exists()
+    assert "[y/N]" not in "".join(capfd.readouterr())
+
+
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tokenizer in .* cannot be loaded"):
         load_tokens(tiny_model(tokenizer_path=str(tmp_path)))

@@ -165,7 +165,8 @@ def render_infeasible(
         console.print()
         body = [(term.name, column(term.bytes)) for term in sorted(miss.terms, key=lambda term: -term.bytes)]
         rows(console, ("term", column.unit), body, left=("term",))
-    fixes = miss.fixes if miss is not None else [rejection.fix for rejection in answer.rejections if rejection.fix]
+    # Without a miss the first rejection is the statement that leaves no valid plan; what it says to change was tried.
+    fixes = miss.fixes if miss is not None else [rejection.fix for rejection in answer.rejections[:1]]
     if fixes:
         heading(console, "What would fix it")
         lines(console, fixes)
