@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -46,9 +47,9 @@ def read_text(path: Path | None = None) -> str:
     """
     if path is None:
         return files("executor").joinpath("text", CARRIED_TEXT).read_text(encoding="utf-8")
-    if path.is_dir():
-        raise InputError(f"data {path} is a directory; needed: one UTF-8 text file")
     try:
+        if path.is_dir():
+            raise InputError(f"data {path} is a directory; needed: one UTF-8 text file")
         content = read_at_most(path, MAX_DATA_BYTES)
     except OSError as error:
         raise InputError(f"data {path} cannot be read: {error.strerror}; needed: one UTF-8 text file") from error
@@ -73,7 +74,7 @@ def read_text(path: Path | None = None) -> str:
 def _tokenize(text: str, model: ModelSpec, tokenizer_path: str) -> Tokens:
     from transformers import AutoTokenizer
 
-    if not Path(tokenizer_path).is_dir():
+    if not os.path.isdir(tokenizer_path):
         raise InputError(
             f"the plan's tokenizer folder {tokenizer_path} does not exist on this machine: put it there, or plan again with "
             "the model's folder as it is here"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,9 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def estimate(
     context: typer.Context,
-    plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="A plan file, or a recommendation (its best plan).")
-    ] = None,
+    plan: options.OptionalPlanFile = None,
     model: options.OptionalModel = None,
     cluster: options.OptionalCluster = None,
     global_batch_size: options.OptionalGlobalBatchSize = None,

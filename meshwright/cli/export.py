@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def export(
     plan: options.PlanFile,
     to: Annotated[str, typer.Option("--to", help="json, yaml, or torchrun (a bash script beside its plan file).")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", readable=False, help="File to write.")],
     force: options.Force = False,
 ) -> None:
     """Write a plan for another launcher."""

@@ -55,7 +55,7 @@ def measure_hardware(
         int,
         options.number("--processes", "Processes that train side by side."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Cluster file (YAML) to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", readable=False, help="Cluster file (YAML) to write.")],
     quick: Annotated[bool, typer.Option("--quick/--thorough", help="About 20 seconds, or two minutes.")] = True,
     force: options.Force = False,
 ) -> None:

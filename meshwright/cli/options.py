@@ -52,12 +52,15 @@ Tokens = Annotated[
     text("--tokens", "Also say how long training on this many tokens takes: 300e9, 300B, 2T.", metavar="T"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 IgnoreMemory = Annotated[
     bool, typer.Option("--ignore-memory", help="Estimate although the plan does not fit; the answer is labelled so.")
 ]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a recommendation (its best plan).")]
+# readable=False: the check is ours, with one wording for every file.
+_PLAN_HELP = "A plan file, or a recommendation (its best plan)."
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", readable=False, help=_PLAN_HELP)]
+OptionalPlanFile = Annotated[Path | None, typer.Argument(metavar="PLAN", readable=False, help=_PLAN_HELP)]
 
 # Sizes of a plan, for `estimate`; each is a field of ParallelConfig.
 TensorParallelSize = Annotated[int | None, number("--tensor-parallel-size")]

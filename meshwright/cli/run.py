@@ -21,7 +21,10 @@ def run(
     context: typer.Context,
     plan: options.PlanFile,
     data: Annotated[
-        Path | None, typer.Option("--data", help="UTF-8 text to train on; default: the text that meshwright carries.")
+        Path | None,
+        typer.Option(
+            "--data", readable=False, help="UTF-8 text to train on; default: the text that meshwright carries."
+        ),
     ] = None,
     steps: Annotated[int, options.number("--steps", "Optimizer steps.")] = 10,
     nnodes: Annotated[
