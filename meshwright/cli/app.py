@@ -59,7 +59,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but SystemExit escapes."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    _replace_closed_streams()
+    _prepare_streams()
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -90,10 +90,13 @@ def _dispatch(arguments: list[str]) -> int:
     return result if isinstance(result, int) else DONE
 
 
-def _replace_closed_streams() -> None:
-    """With ``>&-`` Python has no stream at all; what would have gone there goes nowhere."""
+def _prepare_streams() -> None:
+    """Make the streams take everything: closed ones (``>&-``) nothing, others what they cannot encode as escapes."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 

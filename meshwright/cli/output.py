@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from rich.console import Console
 
-_NARROWEST = 20
+_NARROWEST = 72  # below, numbers would be cut; the terminal wraps the lines instead
 
 
 def answer_console() -> Console:
-    """Tables and text that were asked for, on lines that hold at least a word."""
+    """Tables and text that were asked for, never so narrow that a number is cut."""
     console = Console(highlight=False)
     console.width = max(console.width, _NARROWEST)
     return console

@@ -19,9 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from costmodel.specs import InputError
 from hardware_profiles.errors import explain_validation_error
+from hardware_profiles.files import read_at_most
+from hardware_profiles.json_text import json_kind
 
 _MAX_SIZE = 10**6
 _MAX_SEQUENCE = 10**7
+MAX_RUNS_BYTES = 2**28
 _MAX_SHOWN = 200
 _PARTS = ("model", "hardware", "parallel", "measured")
 _TEXTS = ("id", "name", "gpu", "dataset", "source", "runtime")
@@ -146,9 +149,13 @@ def read_runs(paths: Sequence[str | Path]) -> Iterator[Line]:
     """
     for path in map(Path, paths):
         try:
-            content = path.read_bytes()
+            content = read_at_most(path, MAX_RUNS_BYTES)
         except OSError as error:
             raise InputError(f"cannot read the runs file {path}: {error.strerror}") from error
+        if len(content) > MAX_RUNS_BYTES:
+            raise InputError(
+                f"the runs file {path} holds more than {MAX_RUNS_BYTES:,} bytes; split it into smaller ones"
+            )
         read = _read_csv if path.suffix.casefold() == ".csv" else _read_json_lines
         yield from read(content, path)
 
@@ -167,7 +174,7 @@ def _read_json(content: bytes, where: str, dataset: str) -> Line:
     except (ValueError, RecursionError) as error:
         return Line(where, None, f"the line is not JSON: {error}"[:_MAX_SHOWN])
     if not isinstance(found, dict):
-        return Line(where, None, f"found a {type(found).__name__}; needed a JSON object with the fields of a run")
+        return Line(where, None, f"found {json_kind(found)}; needed a JSON object with the fields of a run")
     return _check(found, where, dataset)
 
 

@@ -1,8 +1,10 @@
 """Wrong input: exit code 2, one clear message on stderr, nothing on stdout, no file touched."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_documents import sample_comparison, sample_plan, sample_recommendation
@@ -25,6 +27,10 @@ CONFIG = {
     "vocab_size": 256,
     "max_position_embeddings": 128,
 }
+
+
+# Nine aliases to nine aliases to nine ...: 9^9 values if anybody writes them out.
+BOMB = "base: [&a0 [x], " + ", ".join(f"&a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)) + "]\n"
 
 
 def plan(*extra: str, **changes: str) -> list[str]:
@@ -60,6 +66,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.json").write_text("")
     (folder / "list.json").write_text("[1, 2]")
     (folder / "comparison.json").write_text(sample_comparison().model_dump_json())
+    _write_edited_plans(folder)
     broken = sample_recommendation().model_dump(mode="json")
     broken["best"]["parallel"]["zero_stage"] = 3
     (folder / "edited_recommendation.json").write_text(json.dumps(broken))
@@ -71,11 +78,38 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config_bert.json").write_text(json.dumps({**CONFIG, "model_type": "bert"}))
     (folder / "config_negative.json").write_text(json.dumps({**CONFIG, "hidden_size": -64}))
     (folder / "config_heads.json").write_text(json.dumps({**CONFIG, "num_attention_heads": 3}))
+    (folder / "config_twice.json").write_text(json.dumps(CONFIG)[:-1] + ', "hidden_size": 128}')
+    (folder / "config_layers.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 10_000}))
+    (folder / "config_experts.json").write_text(json.dumps({**CONFIG, "num_local_experts": 8}))
+    (folder / "config_digits.json").write_text(json.dumps(CONFIG).replace("64", "6" * 5000, 1))
+    (folder / "bomb.yaml").write_text(BOMB)
+    (folder / "fast.yaml").write_text("base: 8xH100-SXM\ndevice: {memory_fraction: 5}\n")
+    os.mkfifo(folder / "pipe.json")
+    os.mkfifo(folder / "pipe.yaml")
     (folder / "no_config").mkdir()
     (folder / "taken.json").write_text("precious")
     (folder / "taken.yaml").write_text("precious")
     _write_cpu_plans(folder)
     return folder
+
+
+def _write_edited_plans(folder: Path) -> None:
+    made = make_plan("llama-tiny-demo", "2xcpu", global_batch_size=4, sequence_length=32)
+    edits: dict[str, tuple[str, object]] = {
+        "hidden": ("model.hidden_size", 512),
+        "long": ("training.sequence_length", 10**30),
+        "betas": ("training.optimizer.betas", [5.0, -1.0]),
+        "seed": ("training.seed", 10**18 * 100),
+        "experts": ("model.layers.0.feed_forward.experts", 8),
+    }
+    for name, (place, value) in edits.items():
+        content = made.model_dump(mode="json")
+        *path, last = place.split(".")
+        target: Any = content
+        for key in path:
+            target = target[int(key) if key.isdigit() else key]
+        target[last] = value
+        (folder / f"edit_{name}.json").write_text(json.dumps(content))
 
 
 def _write_cpu_plans(folder: Path) -> None:
@@ -104,6 +138,11 @@ CASES: dict[str, tuple[list[str], str]] = {
     "heads do not divide": (plan(model="config_heads.json"), "num_attention_heads"),
     "folder without config": (plan(model="no_config"), "config.json"),
     "sequence beyond positions": (plan(model="gpt2", sequence_length="2048"), "1024"),
+    "config states a field twice": (plan(model="config_twice.json"), "'hidden_size' stands twice"),
+    "config of ten thousand layers": (plan(model="config_layers.json"), "from 1 to 1,024"),
+    "config of experts": (plan(model="config_experts.json"), "mixture-of-experts"),
+    "config with endless digits": (plan(model="config_digits.json"), "thousands of digits"),
+    "config is a pipe": (plan(model="pipe.json"), "not a regular file"),
     "models show unknown": (["models", "show", "llama-9-1b"], "llama-9"),
     # cluster
     "unknown device": (plan(cluster="8xH200X"), "H200X"),
@@ -113,20 +152,29 @@ CASES: dict[str, tuple[list[str], str]] = {
     "cluster file missing": (plan(cluster="nowhere.yaml"), "nowhere.yaml"),
     "cluster file is a folder": (plan(cluster="./no_config"), "directory"),
     "cluster is a plan": (plan(cluster="plan.json"), "plan.json"),
+    "cluster of aliases that multiply": (plan(cluster="bomb.yaml"), "multiply to millions"),
+    "cluster is a pipe": (plan(cluster="pipe.yaml"), "the file is empty"),
+    "cluster faster than its peak": (plan(cluster="fast.yaml"), "memory_fraction: found 5; needed at most 1"),
+    "node instead of devices": (plan(cluster="4xdgx-h100"), "4x8xH100-SXM"),
     "hardware show unknown": (["hardware", "show", "H200X"], "H200X"),
     "measure no processes": (["hardware", "measure", "--processes", "0", "-o", "new.yaml"], "0"),
+    "measure a million processes": (
+        ["hardware", "measure", "--processes", "1000000", "-o", "new.yaml"],
+        "processes on this machine of",
+    ),
     "measure wrong suffix": (["hardware", "measure", "--processes", "2", "-o", "new.txt"], ".yaml"),
     "measure existing file": (["hardware", "measure", "--processes", "2", "-o", "taken.yaml"], "--force"),
     # training
     "batch zero": (plan(global_batch_size="0"), "global-batch-size"),
     "batch negative": (plan(global_batch_size="-8"), "-8"),
     "batch nan": (plan(global_batch_size="nan"), "nan"),
+    "batch in other digits": (plan(global_batch_size="\u0666\u0664"), "needed a whole number"),
     "batch fraction": (plan(global_batch_size="1.5"), "1.5"),
     "batch astronomical": (plan(global_batch_size="9" * 30), "1,000,000"),
     "sequence zero": (plan(sequence_length="0"), "sequence-length"),
     "sequence astronomical": (plan(sequence_length="9" * 30), "10,000,000"),
     "unknown runtime": (plan(runtime="deepspeed"), "megatron"),
-    "unknown precision": (plan(precision="int8"), "bf16"),
+    "unknown precision": (plan(precision="int8"), "choose one of bf16, fp16, fp32"),
     "bf16 on V100": (plan(cluster="8xV100-SXM-32GB", precision="bf16"), "fp16"),
     "fp64 on a GPU": (plan(precision="fp64"), "fp64"),
     "unknown optimizer": (plan(optimizer="adafactor"), "adamw"),
@@ -148,6 +196,24 @@ CASES: dict[str, tuple[list[str], str]] = {
     "more devices than there are": (plan(fix="tensor_parallel_size=16"), "8"),
     "batch not divisible": (plan(global_batch_size="10", fix="data_parallel_size=4"), "global_batch_size"),
     "more stages than layers": (plan(cluster="8x8xH100-SXM", fix="pipeline_parallel_size=64"), "32"),
+    "more devices used than there are": (plan(allow="num_devices_used=4,16"), "num_devices_used is 16"),
+    "devices used no multiple": (
+        plan("--fix", "num_devices_used=6", fix="tensor_parallel_size=4"),
+        "6 is not a multiple of tensor_parallel_size 4",
+    ),
+    "shards of one device": (
+        plan("--fix", "zero_stage=3", fix="data_parallel_shard_size=1"),
+        "zero_stage 3 has nothing to shard",
+    ),
+    "chunks without a pipeline": (
+        plan("--fix", "num_model_chunks=2", fix="pipeline_parallel_size=1"),
+        "num_model_chunks exactly 1",
+    ),
+    "stages that are not listed": (
+        plan("--fix", "layers_per_stage=16,16", fix="pipeline_parallel_size=4"),
+        "lists 2 stages",
+    ),
+    "axis value astronomical": (plan(fix="micro_batch_size=" + "9" * 30), "from 1 to 1,000,000,000"),
     "top zero": (plan(top="0"), "top"),
     "tokens not a number": (plan(tokens="lots"), "300B"),
     "tokens negative": (plan(tokens="-5"), "-5"),
@@ -158,6 +224,8 @@ CASES: dict[str, tuple[list[str], str]] = {
     "output suffix": (plan(output="plan.txt"), ".json"),
     "output folder missing": (plan(output="nowhere/plan.json"), "nowhere"),
     "output is a folder": (plan(output="no_config"), "no suffix"),
+    "output in a device": (plan(output="/dev/full"), "no suffix"),
+    "output where nothing can be written": (plan(output="/proc/plan.json"), "cannot be written"),
     "output name too long": (plan(output="a" * 300 + ".json"), "too long"),
     # estimate
     "estimate nothing": (["estimate"], "--model"),
@@ -167,6 +235,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "sizes do not multiply": (estimate(tensor_parallel_size="3"), "does not divide 8 devices"),
     "sizes beyond the cluster": (estimate(tensor_parallel_size="4", pipeline_parallel_size="4"), "16"),
     "estimate batch not divisible": (estimate(global_batch_size="12"), "global_batch_size 12"),
+    "edits of no file": (estimate("--accept-edits"), "--accept-edits is for a plan file"),
     "size zero": (estimate(tensor_parallel_size="0"), "tensor-parallel-size"),
     "stage 3 of one device": (estimate(tensor_parallel_size="8", zero_stage="3"), "zero_stage"),
     "layers do not sum": (estimate(pipeline_parallel_size="2", layers_per_stage="10,10"), "32"),
@@ -187,10 +256,28 @@ CASES: dict[str, tuple[list[str], str]] = {
     "plan is a list": (["explain", "list.json"], "list"),
     "plan is a comparison": (["explain", "comparison.json"], "comparison"),
     "recommendation edited": (["explain", "edited_recommendation.json"], "--accept-edits"),
+    "plan is a pipe": (["explain", "pipe.json"], "the file is empty"),
+    "plan of aliases that multiply": (["explain", "bomb.yaml"], "multiply to millions"),
+    "edited to another model": (
+        ["estimate", "edit_hidden.json", "--accept-edits"],
+        "hf_config describes a model with 256",
+    ),
+    "edited beyond 64 bits": (["estimate", "edit_long.json", "--accept-edits"], "needed a whole number below 9.2e+18"),
+    "edited betas": (["estimate", "edit_betas.json", "--accept-edits"], "betas.0: found 5.0; needed a number below 1"),
+    "edited seed": (["estimate", "edit_seed.json", "--accept-edits"], "training.seed: found 1"),
+    "edited reserved field": (["estimate", "edit_experts.json", "--accept-edits"], "experts: found 8; needed 0"),
     "plan inconsistent": (["estimate", "inconsistent.json"], "12"),
     # export
     "unknown target": (["export", "plan.json", "--to", "slurm", "-o", "x.sh"], "torchrun"),
     "export existing": (["export", "plan.json", "--to", "json", "-o", "taken.json"], "--force"),
+    "export without a name": (["export", "plan.json", "--to", "json", "-o", ""], "is a folder"),
+    "export into a device": (
+        ["export", "plan.json", "--to", "json", "-o", "/dev/full", "--force"],
+        "a device or a pipe",
+    ),
+    "export into a pipe": (["export", "plan.json", "--to", "json", "-o", "pipe.json", "--force"], "a device or a pipe"),
+    "export json as yaml": (["export", "plan.json", "--to", "json", "-o", "x.yaml"], "use --to yaml"),
+    "export yaml as json": (["export", "plan.json", "--to", "yaml", "-o", "x.json"], "use --to json"),
     "export beside existing": (["export", "plan.json", "--to", "torchrun", "-o", "no_config"], "folder"),
     "megatron plan to torchrun": (["export", "megatron.json", "--to", "torchrun", "-o", "x.sh"], "--runtime torch"),
     # run
@@ -202,6 +289,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     "run on three nodes": (["run", "cpu.json", "--nnodes", "3"], "nnodes"),
     "run as node 5": (["run", "cpu.json", "--nnodes", "2", "--node-rank", "5"], "node_rank"),
     "run nodes without endpoint": (["run", "cpu.json", "--nnodes", "2"], "rdzv_endpoint"),
+    "run as node 1 of 1": (["run", "cpu.json", "--node-rank", "1"], "as there is one node"),
+    "run at no endpoint": (["run", "cpu.json", "--nnodes", "2", "--rdzv-endpoint", "node0"], "HOST:PORT"),
+    "run data is a pipe": (["run", "cpu.json", "--data", "pipe.json"], "holds no text"),
+    "run output nowhere": (["run", "cpu.json", "-o", "/proc/o.json"], "cannot be written"),
     "run fp16": (["run", "fp16.json"], "loss scaling"),
     "run megatron plan": (["run", "megatron.json"], "--runtime torch"),
 }
@@ -234,4 +325,4 @@ def test_one_message_and_nothing_touched(
 
 
 def test_there_are_more_than_a_hundred_cases() -> None:
-    assert len(CASES) > 100
+    assert len(CASES) > 140

@@ -209,6 +209,27 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), (">/dev/full", 1)])
+def test_streams_that_take_nothing_are_no_internal_error(closed: str, code: int) -> None:
+    command = f"{sys.executable} -m meshwright.cli.app models list {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code
+    assert done.stderr == ("error: No space left on device: the answer could not be written\n" if code else "")
+
+
+def test_names_that_are_no_text_are_kept_out_of_the_plan(cli: Cli, tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.json")
+    assert cli("plan", *INPUTS, "-o", name).code == 0
+    made_by = load_plan(tmp_path / name).provenance
+    assert made_by is not None
+    assert made_by.command.endswith("-o '?.json'")
+
+
+@pytest.mark.parametrize("columns", [0, 1])
+def test_a_terminal_without_columns_still_shows_the_answer(columns: int, cli: Cli) -> None:
+    assert "gpt2-xl" in cli("models", "list", columns=columns).out
+
+
 def test_the_module_is_the_command() -> None:
     done = run_process("--version")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,7 @@
 """`replay` from files to answer: statuses, bad lines, CSV, the command, and the published runs."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from replay_rows import vary, write
 from costmodel.specs import InputError
 from meshwright import replay
 from meshwright.cli.app import main
+from meshwright.validation import run_rows
 from meshwright.validation.results import Replay
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +73,15 @@ def test_bad_lines_are_told_by_line_and_the_rest_is_used(tmp_path: Path) -> None
     assert "needed a finite number" in reasons["mixed.jsonl:7"]
     assert "hardware" in reasons["mixed.jsonl:9"]
     assert "parallel.tp: found 'two'; needed a whole number" in reasons["mixed.jsonl:10"]
+
+
+def test_what_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputError, match="0 lines read"):  # instead of waiting for somebody to write
+        replay(tmp_path / "pipe.jsonl")
+    monkeypatch.setattr(run_rows, "MAX_RUNS_BYTES", 100)
+    with pytest.raises(InputError, match="more than 100 bytes"):
+        replay(write(tmp_path / "long.jsonl", vary()))
 
 
 def test_bytes_that_are_no_text_are_one_bad_line(tmp_path: Path) -> None:
