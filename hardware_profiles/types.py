@@ -6,7 +6,7 @@ Units are SI and stand in the names. Rates of links are one-directional. A numbe
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -14,6 +14,9 @@ from hardware_profiles.spec import Spec
 
 Precision = Literal["fp64", "fp32", "bf16", "fp16"]
 DeviceKind = Literal["cuda", "cpu"]
+# No machine is outside these; within them no time overflows or vanishes.
+Rate = Annotated[float, Field(ge=1, le=1e32)]
+Latency = Annotated[float, Field(ge=0, le=1e4)]
 
 
 class GemmCurve(Spec):
@@ -24,7 +27,7 @@ class GemmCurve(Spec):
     """
 
     max_fraction: PositiveFloat
-    half_flops: NonNegativeFloat
+    half_flops: float = Field(ge=0, le=1e24)
 
 
 class DeviceSpec(Spec):
@@ -41,13 +44,13 @@ class DeviceSpec(Spec):
     kind: DeviceKind
     vendor: str
     architecture: str
-    peak_flops_per_second: dict[Precision, PositiveFloat]
+    peak_flops_per_second: dict[Precision, Rate]
     memory_bytes: PositiveInt
-    memory_bandwidth_bytes_per_second: PositiveFloat
+    memory_bandwidth_bytes_per_second: Rate
     memory_fraction: PositiveFloat
     gemm: GemmCurve
     attention_fraction: PositiveFloat
-    launch_seconds: NonNegativeFloat
+    launch_seconds: Latency
     power_limit_watts: PositiveFloat | None = None
     sources: dict[str, str] = Field(default={})
 
@@ -61,10 +64,10 @@ class LinkSpec(Spec):
     """
 
     name: str
-    nominal_bytes_per_second: PositiveFloat
-    measured_bytes_per_second: PositiveFloat | None = None
+    nominal_bytes_per_second: Rate
+    measured_bytes_per_second: Rate | None = None
     efficiency: float = Field(gt=0, le=1)
-    latency_seconds: NonNegativeFloat
+    latency_seconds: Latency
 
 
 class LevelSpec(Spec):
@@ -85,8 +88,8 @@ class HostSpec(Spec):
     """The host of one node; ``pcie`` is one device's link to host memory."""
 
     memory_bytes: PositiveInt
-    memory_bandwidth_bytes_per_second: PositiveFloat
-    flops_per_second: PositiveFloat
+    memory_bandwidth_bytes_per_second: Rate
+    flops_per_second: Rate
     cores: PositiveInt
     pcie: LinkSpec
 
@@ -95,8 +98,8 @@ class NvmeSpec(Spec):
     """Local NVMe of one node, all drives together."""
 
     bytes: PositiveInt
-    read_bytes_per_second: PositiveFloat
-    write_bytes_per_second: PositiveFloat
+    read_bytes_per_second: Rate
+    write_bytes_per_second: Rate
 
 
 class ClusterSpec(Spec):

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from costmodel.specs import InputError, Interval
 from meshwright import make_plan
+from meshwright.estimating import refuse_infinite
 
 VALUES = (0, -1, 3, 1e30, 10**15, 0.5, "x", "", None, True, [], {}, "fp64", "none", 1e-300)
 Place = tuple[str | int, ...]
@@ -59,7 +61,18 @@ def test_no_value_makes_a_plan_crash(seed: int, content: dict[str, Any], cli: Ca
 
 def test_rates_beyond_any_machine_are_bad_input(content: dict[str, Any], cli: Callable[..., Any]) -> None:
     place = ("cluster", "device", "memory_bandwidth_bytes_per_second")
-    Path("slow.json").write_text(json.dumps(replaced(content, place, 1e-300)))
-    result = cli("estimate", "slow.json", "--accept-edits", "--ignore-memory")
-    assert result.code == 2
-    assert result.err.startswith("error: the prediction is not a finite number")
+    for rate, needed in ((1e-300, "at least 1"), (1e300, "at most 1e+32")):
+        Path("odd.json").write_text(json.dumps(replaced(content, place, rate)))
+        result = cli("estimate", "odd.json", "--accept-edits", "--ignore-memory")
+        assert result.code == 2
+        assert f"memory_bandwidth_bytes_per_second: found {rate}; needed a number of {needed}" in result.err
+
+
+def _overflow() -> None:
+    raise OverflowError("Python int too large to convert to C long")
+
+
+@pytest.mark.parametrize("predict", [_overflow, lambda: Interval(value=float("inf"), low=0, high=0)])
+def test_a_prediction_that_is_no_number_is_bad_input(predict: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match="the prediction is not a finite number"), refuse_infinite():
+        predict()

@@ -73,12 +73,22 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     (
         "zero bandwidth",
         {"base": "2x8xB200", "network": {"nominal_bytes_per_second": "0 GB/s"}},
-        "network.nominal_bytes_per_second: found 0; needed a number above 0",
+        "network.nominal_bytes_per_second: found 0; needed a number of at least 1",
     ),
     (
         "negative bandwidth",
         {"base": "8xB200", "node_link": {"measured_bytes_per_second": -1}},
-        "node_link.measured_bytes_per_second: found -1; needed a number above 0",
+        "node_link.measured_bytes_per_second: found -1; needed a number of at least 1",
+    ),
+    (
+        "a byte in centuries",
+        {"base": "8xB200", "node_link": {"nominal_bytes_per_second": 5e-324}},
+        "node_link.nominal_bytes_per_second: found 5e-324; needed a number of at least 1",
+    ),
+    (
+        "days of latency",
+        {"base": "8xB200", "node_link": {"latency_seconds": 1e5}},
+        "node_link.latency_seconds: found 100000.0; needed a number of at most 10000",
     ),
     (
         "NaN bandwidth",

@@ -33,7 +33,7 @@ def test_every_cluster_survives_saving_and_loading(name: str, tmp_path: Path) ->
 
 @settings(deadline=None)
 @given(
-    rate=st.floats(1e-3, 1e18),
+    rate=st.floats(1, 1e18),
     latency=st.floats(0, 10),
     memory=st.integers(1, 2**60),
     name=st.text(min_size=1).filter(lambda text: text.strip() and text.isprintable()),
