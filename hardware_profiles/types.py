@@ -17,6 +17,7 @@ DeviceKind = Literal["cuda", "cpu"]
 # No machine is outside these; within them no time overflows or vanishes.
 Rate = Annotated[float, Field(ge=1, le=1e32)]
 Latency = Annotated[float, Field(ge=0, le=1e4)]
+Share = Annotated[float, Field(ge=1e-6, le=1e3)]
 
 
 class GemmCurve(Spec):
@@ -26,7 +27,7 @@ class GemmCurve(Spec):
     above 1 only on a ``cpu`` device, whose "peak" is itself a measurement.
     """
 
-    max_fraction: PositiveFloat
+    max_fraction: Share
     half_flops: float = Field(ge=0, le=1e24)
 
 
@@ -47,9 +48,9 @@ class DeviceSpec(Spec):
     peak_flops_per_second: dict[Precision, Rate]
     memory_bytes: PositiveInt
     memory_bandwidth_bytes_per_second: Rate
-    memory_fraction: PositiveFloat
+    memory_fraction: Share
     gemm: GemmCurve
-    attention_fraction: PositiveFloat
+    attention_fraction: Share
     launch_seconds: Latency
     power_limit_watts: PositiveFloat | None = None
     sources: dict[str, str] = Field(default={})
@@ -66,7 +67,7 @@ class LinkSpec(Spec):
     name: str
     nominal_bytes_per_second: Rate
     measured_bytes_per_second: Rate | None = None
-    efficiency: float = Field(gt=0, le=1)
+    efficiency: float = Field(ge=1e-6, le=1)
     latency_seconds: Latency
 
 
@@ -81,7 +82,7 @@ class LevelSpec(Spec):
     size: PositiveInt
     link: LinkSpec
     ports: PositiveInt = 1
-    oversubscription: float = Field(default=1.0, ge=1)
+    oversubscription: float = Field(default=1.0, ge=1, le=1e6)
 
 
 class HostSpec(Spec):

@@ -86,6 +86,11 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
         "node_link.nominal_bytes_per_second: found 5e-324; needed a number of at least 1",
     ),
     (
+        "nothing of the peak",
+        {"base": "8xB200", "device": {"attention_fraction": 5e-324}},
+        "device.attention_fraction: found 5e-324; needed a number of at least 1e-06",
+    ),
+    (
         "days of latency",
         {"base": "8xB200", "node_link": {"latency_seconds": 1e5}},
         "node_link.latency_seconds: found 100000.0; needed a number of at most 10000",
