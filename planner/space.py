@@ -92,7 +92,7 @@ def _read_declared(
             layers = parse_layers(text)
             continue
         declared[name] = parse_values(name, text, "fix")
-        if len(declared[name]) != 1:
+        if "," in text:
             raise InputError(f"--fix {name}={text} lists several values; use --allow {name}={text}")
     for name, words in allow.items():
         require_axis(name, "allow")

@@ -153,6 +153,7 @@ BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"tensor_parallel_size": "1e3"}, ["'1e3'", "from 1 to 1,000,000,000"]),
     ({"tensor_parallel_size": "9" * 40}, ["from 1 to 1,000,000,000"]),
     ({"tensor_parallel_size": "2,4"}, ["several values", "--allow"]),
+    ({"tensor_parallel_size": "2,2,2"}, ["several values", "--allow"]),
     ({"tensor_parallel_size": ","}, ["no value"]),
     ({"tensor_parallel": "2"}, ["'tensor_parallel'", "tensor_parallel_size", "recompute"]),
     ({"context_parallel_size": "2"}, ["reserved"]),
