@@ -41,17 +41,30 @@ NUM_DEVICES={num_devices}
 if [ -z "$PLAN" ]; then
     PLAN="$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"/{plan_file}
 fi
-if [ $((NUM_DEVICES % NNODES)) -ne 0 ]; then
-    echo "$NUM_DEVICES devices cannot be shared by NNODES=$NNODES nodes equally" >&2
+fail() {{
+    echo "error: $1" >&2
     exit 2
-fi
+}}
+whole() {{ # name, value, lowest
+    [[ "$2" =~ ^(0|[1-9][0-9]{{0,8}})$ && "$2" -ge "$3" ]] || fail "$1 is '$2'; needed a whole number of at least $3"
+}}
+whole NNODES "$NNODES" 1
+whole NODE_RANK "$NODE_RANK" 0
+whole STEPS "$STEPS" 1
+[ $((NUM_DEVICES % NNODES)) -eq 0 ] || fail "$NUM_DEVICES devices cannot be shared by NNODES=$NNODES nodes equally"
+[ "$NODE_RANK" -lt "$NNODES" ] || fail "NODE_RANK is $NODE_RANK; needed at most $((NNODES - 1)) for NNODES=$NNODES"
+[ -f "$PLAN" ] || fail "the plan file $PLAN does not exist"
+[ -z "$DATA" ] || [ -f "$DATA" ] || fail "the text $DATA does not exist"
+[ ! -e "$OUTPUT" ] || [ -d "$OUTPUT" ] || fail "OUTPUT=$OUTPUT is a file; needed the name of a folder"
+[ ! -e "$OUTPUT/observation.json" ] || fail "$OUTPUT/observation.json exists already; choose another OUTPUT"
+command -v torchrun > /dev/null || fail "torchrun is not on the PATH; install meshwright[run] and activate its environment"
 NPROC_PER_NODE=$((NUM_DEVICES / NNODES))
 {threads}
 launch=(--nproc-per-node "$NPROC_PER_NODE")
 if [ "$NNODES" -eq 1 ]; then
     launch+=(--standalone)
 else
-    : "${{RDZV_ENDPOINT:?set RDZV_ENDPOINT to host:port of node 0, the same on every node}}"
+    [ -n "$RDZV_ENDPOINT" ] || fail "RDZV_ENDPOINT is not set; needed host:port of node 0, the same on every node"
     launch+=(--nnodes "$NNODES" --node-rank "$NODE_RANK")
     launch+=(--rdzv-backend static --rdzv-endpoint "$RDZV_ENDPOINT" --rdzv-id {run_id})
 fi

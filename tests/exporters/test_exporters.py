@@ -155,6 +155,9 @@ def dry_run(script: Path, folder: Path, **environment: str) -> list[str]:
 def test_the_script_passes_what_the_user_changes(tmp_path: Path) -> None:
     written = export(sample_plan(), "torchrun", tmp_path / "run.sh")
     assert isinstance(written, tuple)
+    (tmp_path / "my text.txt").write_text("text")
+    (tmp_path / "some where").mkdir()
+    plan_file = written[1].rename(tmp_path / "some where" / "plan.json")
     words = dry_run(
         written[0],
         tmp_path,
@@ -164,23 +167,51 @@ def test_the_script_passes_what_the_user_changes(tmp_path: Path) -> None:
         DATA="my text.txt",
         STEPS="7",
         OUTPUT="out put",
-        PLAN="/some where/plan.json",
+        PLAN=str(plan_file),
     )
     pairs = dict(itertools.pairwise(words))
     assert (pairs["--nproc-per-node"], pairs["--nnodes"], pairs["--node-rank"]) == ("16", "4", "2")
     assert pairs["--rdzv-endpoint"] == "node0:29500"
     assert pairs["-m"] == "executor.worker"
-    assert (pairs["--plan"], pairs["--data"]) == ("/some where/plan.json", "my text.txt")
+    assert (pairs["--plan"], pairs["--data"]) == (str(plan_file), "my text.txt")
     assert (pairs["--steps"], pairs["--output"]) == ("7", "out put")
     assert (tmp_path / "out put").is_dir()
 
 
-def test_several_nodes_need_an_endpoint(tmp_path: Path) -> None:
+WRONG_SETTINGS = {
+    "no endpoint": ({}, "RDZV_ENDPOINT is not set; needed host:port"),
+    "three nodes": ({"NNODES": "3"}, "64 devices cannot be shared by NNODES=3 nodes equally"),
+    "no nodes": ({"NNODES": "0"}, "NNODES is '0'; needed a whole number of at least 1"),
+    "some nodes": ({"NNODES": "some"}, "NNODES is 'some'; needed a whole number"),
+    "octal nodes": ({"NNODES": "08"}, "NNODES is '08'"),
+    "a command for nodes": ({"NNODES": "a[$(touch pwned)]"}, "NNODES is 'a[$(touch pwned)]'"),
+    "node beyond": ({"NODE_RANK": "8"}, "NODE_RANK is 8; needed at most 7 for NNODES=8"),
+    "negative node": ({"NODE_RANK": "-1"}, "NODE_RANK is '-1'"),
+    "no steps": ({"STEPS": "0"}, "STEPS is '0'; needed a whole number of at least 1"),
+    "endless steps": ({"STEPS": "9" * 30}, "STEPS is '999"),
+    "no plan": ({"PLAN": "nowhere.json"}, "the plan file nowhere.json does not exist"),
+    "no text": ({"DATA": "nowhere.txt"}, "the text nowhere.txt does not exist"),
+    "output taken": ({"OUTPUT": "taken"}, "taken/observation.json exists already"),
+    "output is a file": ({"OUTPUT": "run.sh"}, "OUTPUT=run.sh is a file; needed the name of a folder"),
+    "no torchrun": ({"PATH": "/usr/bin:/bin"}, "torchrun is not on the PATH"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_wrong_settings_are_one_error_and_start_nothing(settings: dict[str, str], message: str, tmp_path: Path) -> None:
     written = export(sample_plan(), "torchrun", tmp_path / "run.sh")
     assert isinstance(written, tuple)
-    done = subprocess.run(["bash", str(written[0])], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "RDZV_ENDPOINT" in done.stderr
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "observation.json").write_text("mine")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **settings}
+    done = subprocess.run(
+        ["bash", str(written[0])], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "pwned").exists()
+    assert not (tmp_path / "meshwright-output").exists()
 
 
 def test_a_command_with_line_breaks_stays_a_comment() -> None:
