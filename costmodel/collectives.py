@@ -8,8 +8,7 @@ groups do the same at the same time. A ring enters and leaves every unit once pe
     (2) rate of the ring = the smallest rate of the levels that the group spans
     (3) all-gather, reduce-scatter of S bytes in total:  (n - 1)/n S / rate + ring latency
     (4) all-reduce:                                     2 (n - 1)/n S / rate + 2 min(ring, tree) latency
-    (5) broadcast:                                              S / rate + tree latency
-    (6) ring latency = sum over levels of (g_{l+1} / g_l - 1) hops;  tree latency: the same inside a node, log2 above
+    (5) ring latency = sum over levels of (g_{l+1} / g_l - 1) hops;  tree latency: the same inside a node, log2 above
         (double binary trees, NCCL 2.4)
 
 On ``cpu`` devices torch uses gloo, whose reduce-scatter is an all-reduce that keeps one part: it costs and sends
@@ -131,12 +130,6 @@ def reduce_scatter_seconds(members: Group, total_bytes: Column, calls: Column | 
     """Reduce-scatter of ``total_bytes`` in ``calls`` calls, equation (3); on gloo equation (4)."""
     cost = all_reduce_seconds if members.gloo else all_gather_seconds
     return cost(members, total_bytes, calls)
-
-
-def broadcast_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
-    """Broadcast of ``total_bytes`` in ``calls`` calls, equation (5)."""
-    apart = members.size > 1
-    return np.where(apart, total_bytes / members.bytes_per_second + calls * members.tree_latency_seconds, 0.0)
 
 
 def all_gather_bytes(members: Group, total_bytes: Column) -> Column:

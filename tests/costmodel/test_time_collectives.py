@@ -12,7 +12,6 @@ from costmodel.collectives import (
     all_reduce_bytes,
     all_reduce_seconds,
     boundary_seconds,
-    broadcast_seconds,
     group,
     link_rate,
     network,
@@ -22,7 +21,7 @@ from costmodel.collectives import (
 from costmodel.specs import LevelSpec
 
 MESSAGE = np.array([1e9])
-OPERATIONS = (all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds, broadcast_seconds)
+OPERATIONS = (all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds)
 
 
 def members(machine, *, size, stride=1, devices=None):
@@ -41,7 +40,6 @@ def test_ring_inside_a_node():
     assert all_gather_seconds(ring, MESSAGE)[0] == pytest.approx(7 / 8 * 1e9 / 1e11 + 7e-6)
     assert reduce_scatter_seconds(ring, MESSAGE)[0] == pytest.approx(7 / 8 * 1e9 / 1e11 + 7e-6)
     assert all_reduce_seconds(ring, MESSAGE)[0] == pytest.approx(2 * (7 / 8 * 1e9 / 1e11 + 7e-6))
-    assert broadcast_seconds(ring, MESSAGE)[0] == pytest.approx(1e9 / 1e11 + 7e-6)
     assert all_gather_bytes(ring, MESSAGE)[0] == reduce_scatter_bytes(ring, MESSAGE)[0] == 7 / 8 * 1e9
     assert all_reduce_bytes(ring, MESSAGE)[0] == 2 * 7 / 8 * 1e9
 
