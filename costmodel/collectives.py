@@ -53,6 +53,7 @@ class Network:
     latency: tuple[float, ...]
     names: tuple[str, ...]
     gloo: bool
+    growth: float = 0.0
 
 
 def link_rate(level: LevelSpec) -> float:
@@ -63,7 +64,7 @@ def link_rate(level: LevelSpec) -> float:
 
 
 @lru_cache(maxsize=32)
-def _network(levels: tuple[LevelSpec, ...], gloo: bool) -> Network:
+def _network(levels: tuple[LevelSpec, ...], gloo: bool, growth: float) -> Network:
     unit = [1]
     for level in levels:
         unit.append(unit[-1] * level.size)
@@ -74,12 +75,13 @@ def _network(levels: tuple[LevelSpec, ...], gloo: bool) -> Network:
         latency=tuple(level.link.latency_seconds for level in levels),
         names=tuple(level.link.name for level in levels),
         gloo=gloo,
+        growth=growth,
     )
 
 
-def network(cluster: ClusterSpec) -> Network:
-    """The network of a cluster; ``cpu`` devices talk through gloo."""
-    return _network(cluster.levels, cluster.device.kind == "cpu")
+def network(cluster: ClusterSpec, *, growth: float = 0.0) -> Network:
+    """The network of a cluster; ``cpu`` devices talk through gloo. ``growth`` is that of equation (1)."""
+    return _network(cluster.levels, cluster.device.kind == "cpu", growth)
 
 
 def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Group:
@@ -99,6 +101,8 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
         concurrent = np.maximum(1.0, np.minimum(unit, devices) / members)
         port = net.rate[index]
         reached = np.minimum(port * max(1.0, net.ports[index] / unit) * members, port * net.ports[index] / concurrent)
+        if index:
+            reached = reached / (1.0 + net.growth * np.log2(units))
         slower = (units > 1) & (reached < rate)
         rate = np.where(slower, reached, rate)
         level = np.where(slower, float(index), level)

@@ -138,9 +138,10 @@ def fuses_projections(model: ModelSpec, stack: Stack) -> bool:
 def norm_bytes(model: ModelSpec, stack: Stack, *, elements: Column, element_bytes: int) -> tuple[Column, Column]:
     """Bytes moved by a norm over ``elements``, forward and backward; torch's layer norm is one kernel in each direction."""
     if model.norm == "layernorm":
-        return 2.0 * elements * element_bytes, 3.0 * elements * element_bytes
-    width = max(stack.rmsnorm_least_bytes, element_bytes)
-    return stack.rmsnorm_forward_accesses * elements * width, stack.rmsnorm_backward_accesses * elements * width
+        moved = stack.elementwise_traffic * elements * element_bytes
+        return 2.0 * moved, 3.0 * moved
+    moved = stack.elementwise_traffic * elements * max(stack.rmsnorm_least_bytes, element_bytes)
+    return stack.rmsnorm_forward_accesses * moved, stack.rmsnorm_backward_accesses * moved
 
 
 def _moved_bytes(
@@ -153,16 +154,17 @@ def _moved_bytes(
     norms = 2.0 * hidden * batch.shard_tokens + (heads * share if attention.qk_norm else 0.0)
     norm, norm_backward = norm_bytes(model, stack, elements=norms, element_bytes=ceiling.element_bytes)
     rotary = 0.0 if model.learned_position_embeddings else heads * share
-    width, (act, act_backward) = feed_forward.intermediate_size * share, _activation_accesses(group, stack)
+    gates, (act, act_backward) = feed_forward.intermediate_size * share, _activation_accesses(group, stack)
     additions = 6.0 * hidden * batch.shard_tokens
     if fuses_projections(model, stack):
         joins = 2.0 * (attention.num_attention_heads + 2 * attention.num_key_value_heads) * attention.head_dim * share
     else:
         joins = (2.0 + feed_forward.gated) * 3.0 * hidden * batch.tokens
-    forward = additions + stack.rotary_forward_accesses * rotary + act * width
-    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * width + joins
+    forward = additions + stack.rotary_forward_accesses * rotary + act * gates
+    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * gates + joins
     backward = backward + _biased_outputs(model, group, batch)
-    return norm + forward * ceiling.element_bytes, norm_backward + backward * ceiling.element_bytes
+    width = stack.elementwise_traffic * ceiling.element_bytes
+    return norm + forward * width, norm_backward + backward * width
 
 
 def _activation_accesses(group: LayerGroup, stack: Stack) -> tuple[float, float]:
@@ -191,7 +193,7 @@ def _attention_passes(
     length, zero = float(batch.sequence_length), np.zeros(maps.shape)
     if training.attention_implementation == "fused":
         flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)
-        seconds = flops / ceiling.attention_flops_per_second
+        seconds = flops / (ceiling.attention_flops_per_second * stack.fused_attention_rate)
         work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
         forward = PassCost(matmul=zero, attention=seconds, stream=zero, flops=flops)
         return forward, PassCost(matmul=zero, attention=seconds * work / rate, stream=zero, flops=flops * work)

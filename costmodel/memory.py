@@ -26,7 +26,6 @@ from costmodel.shard_sizes import Column
 from costmodel.specs import (
     ClusterSpec,
     DeviceSpec,
-    InputError,
     MemoryTerm,
     ModelSpec,
     PeakMemory,
@@ -45,18 +44,14 @@ __all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", 
 InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, DeviceSpec, Grid], Inputs]
 RankMemory = Callable[[Inputs, RankContents], PhaseTerms]
 
-_RUNTIMES: dict[str, tuple[InputsOf, RankMemory]] = {
+_MODELS: dict[str, tuple[InputsOf, RankMemory]] = {
     "torch": (torch_inputs, torch_rank_memory),
     "megatron": (megatron_inputs, megatron_rank_memory),
 }
 
 
 def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
-    """Terms and peak of the fullest device of every pipeline rank, equation (1).
-
-    Raises:
-        InputError: when the runtime has no memory model.
-    """
+    """Terms and peak of the fullest device of every pipeline rank, equation (1)."""
     inputs_of, rank_memory = _memory_model(runtime)
     inputs = inputs_of(plan.model, plan.training, runtime, plan.cluster.device, Grid.from_plan(plan))
     return tuple(
@@ -86,9 +81,6 @@ def grid_peak_bytes(
 
     Returns:
         Bytes, float64 [rows].
-
-    Raises:
-        InputError: when the runtime has no memory model.
     """
     inputs_of, rank_memory = _memory_model(runtime)
     inputs = inputs_of(model, training, runtime, cluster.device, grid)
@@ -111,9 +103,7 @@ def host_memory_bytes(plan: Plan) -> int:
 
 
 def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, RankMemory]:
-    if runtime.name not in _RUNTIMES:
-        raise InputError(f"no memory model for runtime {runtime.name!r}; supported: {', '.join(_RUNTIMES)}")
-    return _RUNTIMES[runtime.name]
+    return _MODELS[runtime.memory_model]
 
 
 def _stage_memory(rank: int, phases: PhaseTerms) -> StageMemory:

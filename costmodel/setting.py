@@ -85,7 +85,8 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     Raises:
         InputError: when the device cannot compute in the training precision or the runtime lacks a constant.
     """
-    stack, net = read_stack(problem.runtime), network(problem.cluster)
+    stack = read_stack(problem.runtime)
+    net = network(problem.cluster, growth=stack.wide_group_growth)
     tensor = grid.tensor_parallel_size.astype(np.float64)
     often, count = frequency(grid, sharding=problem.runtime.sharding), grid.num_micro_batches.astype(np.float64)
     batch = MicroBatch(

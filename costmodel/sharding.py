@@ -11,6 +11,8 @@ per reduced element and m micro-batches; shard group = dp_shard, replicate group
         forward is spread evenly over the backwards here
     (5) hidden = min(overlap x (g - 1)/g x communication, computation beside it), for g groups gathered one after the
         other; exposed = communication - hidden + (slowdown - 1) x hidden
+    (6) parameters updated under ZeRO 1 and 2: an all-gather, or one broadcast from every rank: N e_c / rate + calls x
+        group size x tree latency
 
 On ``cpu`` devices communication and computation share the cores, so nothing is hidden.
 """
@@ -82,7 +84,7 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
     both = backward_gather + reduce * (often.backward_reduce > 0)[:, None]
     exposed, hidden_backward = _hide(both, backward, gathers * later, slowdown)
     gather_part = np.divide(backward_gather, both, out=np.zeros_like(both), where=both > 0)
-    first = setting.per_rank(gather * often.first_gather[:, None])
+    first = setting.per_rank(_update(setting, gather, parameters) * often.first_gather[:, None])
     start, hidden_start = _hide(first, setting.per_rank(forward), gathers, slowdown)
     last = setting.per_rank(reduce * often.last_reduce[:, None] + replicas * often.replicas[:, None])
     reduction, hidden_last = _hide(last, setting.per_rank(backward), reduces, slowdown)
@@ -107,8 +109,18 @@ def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, 
     gather = all_gather_seconds(groups.shard, gathered, calls)
     inside = all_gather_seconds(groups.partition, gathered, calls)
     again = np.where(setting.grid.hierarchical_partition_size[:, None] > 0, inside, gather)
-    reduce = reduce_scatter_seconds(groups.shard, reduced, calls)
+    reduce = reduce_scatter_seconds(groups.shard, reduced, calls) * setting.stack.gradient_volume
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
+
+
+def _update(setting: Setting, gather: Matrix, parameters: Matrix) -> Matrix:
+    """Seconds in which every rank gets the parameters that others updated [n, V], equation (6)."""
+    if not setting.stack.parameter_broadcast:
+        return gather
+    shard = data_groups(setting).shard
+    moved = parameters * BYTES_PER_ELEMENT[setting.problem.training.precision.compute]
+    seconds = moved / shard.bytes_per_second + shard.size * shard.tree_latency_seconds * setting.contents.calls
+    return np.where(shard.size > 1, seconds, 0.0)
 
 
 def _overlaps(setting: Setting) -> tuple[float, float]:
@@ -117,7 +129,7 @@ def _overlaps(setting: Setting) -> tuple[float, float]:
         return 0.0, 0.0
     stack = setting.stack
     reduces = stack.pipeline_reduce_overlap if setting.num_ranks > 1 else stack.reduce_overlap
-    return stack.gather_overlap, reduces
+    return stack.gather_overlap * stack.data_parallel_overlap, reduces * stack.data_parallel_overlap
 
 
 def _hide(communication: Matrix, computation: Matrix, share: Matrix | float, slowdown: float) -> tuple[Matrix, Matrix]:

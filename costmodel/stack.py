@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from costmodel.specs import InputError, RuntimeProfile
+from costmodel.specs import InputError, KernelFusion, RuntimeProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,15 @@ class Stack:
     Attributes:
         sustained_rate: rate of kernels inside a training step over their rate in a benchmark of their own, on an
             asynchronous device: power limit, gaps between kernels, waiting for the slowest rank.
+        elementwise_traffic: bytes that norms, activations and additions move over the count of their accesses.
+        host_operations: host time of one operation in a training step over that of a plain eager one.
+        data_parallel_overlap: share of data-parallel communication that hides behind computation, where it can.
+        straggler_growth: growth of computation per doubling of the nodes: all wait for the slowest device.
+        wide_group_growth: growth of a collective's time per byte per doubling of the nodes it spans.
+        parameter_broadcast: 1 when ZeRO-1 and 2 send updated parameters as one broadcast from every rank.
+        gradient_volume: 2 when gradients are all-reduced although each rank needs a shard, 1 when reduce-scattered.
+        step_operations: of one step besides its layers: data, logging, learning rate, loss scale.
+        fused_attention_rate: rate of the fused attention kernel over FlashAttention-2's.
         rmsnorm_forward_accesses: per normalised element.
         rmsnorm_backward_accesses: the same backward.
         rmsnorm_least_bytes: bytes of one such access at least; 4 where the norm computes in fp32 kernel by kernel.
@@ -59,6 +68,15 @@ class Stack:
     """
 
     sustained_rate: float
+    elementwise_traffic: float
+    host_operations: float
+    data_parallel_overlap: float
+    straggler_growth: float
+    wide_group_growth: float
+    parameter_broadcast: float
+    gradient_volume: float
+    step_operations: float
+    fused_attention_rate: float
     rmsnorm_forward_accesses: float
     rmsnorm_backward_accesses: float
     rmsnorm_least_bytes: float
@@ -97,7 +115,16 @@ class Stack:
     optimizer_traffic_factor: float
 
 
-STACK_CONSTANTS = tuple(field.name for field in fields(Stack))
+_KERNELS = tuple(
+    field.name for field in fields(Stack) if field.name.startswith(("rmsnorm", "rotary", "gate", "new_gelu"))
+)
+_FUSED_BY: dict[KernelFusion, tuple[str, ...]] = {
+    "none": (),
+    "norms": ("rmsnorm",),
+    "full": ("rmsnorm", "rotary", "gate", "new_gelu"),
+}
+_DERIVED = ("fused_attention_rate",)
+STACK_CONSTANTS = tuple(field.name for field in fields(Stack) if field.name not in _DERIVED)
 
 
 def read_stack(runtime: RuntimeProfile) -> Stack:
@@ -112,4 +139,10 @@ def read_stack(runtime: RuntimeProfile) -> Stack:
             f"runtime {runtime.name!r} states no constant {', '.join(missing)}; the step time needs: "
             f"{', '.join(STACK_CONSTANTS)}"
         )
-    return Stack(**{name: runtime.constants[name].value for name in STACK_CONSTANTS})
+    value = {name: runtime.constants[name].value for name in STACK_CONSTANTS if name in runtime.constants}
+    fused = _FUSED_BY[runtime.kernel_fusion]
+    value |= {name: runtime.constants[f"fused_{name}"].value for name in _KERNELS if name.startswith(fused)}
+    value["fused_attention_rate"] = (
+        1.0 if runtime.flash_attention_version == 2 else runtime.constants["flash_1_rate"].value
+    )
+    return Stack(**value)

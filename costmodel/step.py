@@ -9,6 +9,7 @@ Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages
         all-reduce of two scalars over all devices
     (5) step = max over ranks of (end of the last backward + exposed reduction) + max over ranks of the optimizer step
         when gradients are clipped by their global norm; otherwise max over ranks of the sum of the three
+    (6) every pass takes (1 + growth x log2(nodes)) times as long: collectives wait for the slowest device
 """
 
 from __future__ import annotations
@@ -101,7 +102,14 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     ends = (contents.embedding[None, :, None], contents.head[None, :, None])
     forward = forward + ends[0] * table.embedding[:, None, 0] + ends[1] * table.head[:, None, 0]
     backward = backward + ends[0] * table.embedding[:, None, 1] + ends[1] * table.head[:, None, 1]
-    return forward, backward
+    slower = _slowest_of_all(setting)
+    return forward * slower, backward * slower
+
+
+def _slowest_of_all(setting: Setting) -> Matrix:
+    """How much longer the slowest device computes than one alone [n, 1, 1], equation (6)."""
+    nodes = np.maximum(1.0, setting.grid.num_devices / setting.problem.cluster.devices_per_node)
+    return np.asarray(1.0 + setting.stack.straggler_growth * np.log2(nodes))[:, None, None]
 
 
 def _transfer(setting: Setting) -> Matrix:
@@ -166,7 +174,8 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     operations = stack.optimizer_operations * (layers @ tensors) + stack.collective_operations * once * layers.sum(
         axis=2
     )
-    host = setting.per_rank(operations) * setting.ceiling.launch_seconds
+    host = (setting.per_rank(operations) + stack.step_operations) * stack.host_operations
+    host = host * setting.ceiling.launch_seconds
     if setting.ceiling.asynchronous:
         local = smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
     else:

@@ -256,7 +256,7 @@ class _Builder:
         parts = np.zeros((*cost.matmul.shape, len(PARTS)))
         parts[:, GEMM], parts[:, ATTENTION] = cost.matmul, cost.attention
         parts[:, MEMORY], parts[:, TENSOR] = cost.stream + extra_stream, collectives
-        host = operations * self.ceiling.launch_seconds
+        host = operations * self.stack.host_operations * self.ceiling.launch_seconds
         if self.ceiling.asynchronous:
             device = parts.sum(axis=-1)
             parts[:, LAUNCH] = smooth_maximum(device, host, self.stack.launch_sharpness) - device

@@ -1,15 +1,22 @@
-"""Read runtime profiles: one YAML file per training framework, beside this module."""
+"""Read runtime profiles: one YAML file per training framework, beside this module.
+
+A file that ``extends`` another states only what differs; ``constants``, ``precisions`` and ``sources`` are merged entry by
+entry. Below all profiles lie the constants that stacks have in common, ``costmodel/constants/shared.yaml``.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from costmodel.specs import InputError, RuntimeProfile
 
 _FOLDER = Path(__file__).parent
+_CONSTANTS = _FOLDER.parent / "constants"
+_MERGED = ("constants", "precisions", "sources")
 
 
 def list_runtimes() -> tuple[str, ...]:
@@ -17,7 +24,7 @@ def list_runtimes() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def load_runtime(name: str) -> RuntimeProfile:
     """The profile of one training framework.
 
@@ -30,5 +37,26 @@ def load_runtime(name: str) -> RuntimeProfile:
     supported = list_runtimes()
     if name not in supported:
         raise InputError(f"unknown runtime {name!r}; supported: {', '.join(supported)}")
-    content = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = _content(name)
+    shared = read_constants("shared")
+    kernels = shared["kernels"]["eager"] | {f"fused_{key}": value for key, value in shared["kernels"]["fused"].items()}
+    content["constants"] = shared["constants"] | kernels | content["constants"]
     return RuntimeProfile.model_validate(content)
+
+
+@lru_cache(maxsize=8)
+def read_constants(name: str) -> dict[str, Any]:
+    """One file of ``costmodel/constants``."""
+    content: dict[str, Any] = yaml.safe_load((_CONSTANTS / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def _content(name: str) -> dict[str, Any]:
+    """A profile's file over the one it extends."""
+    own: dict[str, Any] = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    if (base := own.pop("extends", None)) is None:
+        return own
+    merged = _content(base) | own
+    for part in _MERGED:
+        merged[part] = _content(base).get(part, {}) | own.get(part, {})
+    return merged

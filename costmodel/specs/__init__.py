@@ -41,7 +41,7 @@ from costmodel.specs.recommendation import (
     TrainingDuration,
 )
 from costmodel.specs.rejection import Rejection, RejectionCount
-from costmodel.specs.runtime import Constant, RuntimeProfile
+from costmodel.specs.runtime import Constant, KernelFusion, RuntimeProfile
 from costmodel.specs.training import (
     BYTES_PER_ELEMENT,
     MAX_GLOBAL_BATCH_SIZE,
@@ -93,6 +93,7 @@ __all__ = [
     "InputError",
     "Instant",
     "Interval",
+    "KernelFusion",
     "LayerGroup",
     "LevelSpec",
     "LinkSpec",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from costmodel.specs.estimate import Evidence
 from costmodel.specs.parallel import PipelineSchedule, ZeroStage
@@ -13,11 +13,35 @@ from hardware_profiles.spec import Spec
 
 
 class Constant(Spec):
-    """A fitted or documented number with its origin."""
+    """A fitted or documented number with its origin.
+
+    A *free* constant states ``prior`` and ``bounds``: the value that would be assumed without measured runs, and the range
+    that is physically possible. ``uncertainty`` is the standard error of ``value`` relative to it (0.1 is 10%).
+    """
 
     value: float
     evidence: Evidence
     source: str
+    prior: float | None = None
+    bounds: tuple[float, float] | None = None
+    uncertainty: NonNegativeFloat | None = None
+
+    @model_validator(mode="after")
+    def _stays_in_bounds(self) -> Constant:
+        if (self.prior is None) != (self.bounds is None):
+            raise ValueError("a free constant states both prior and bounds")
+        if self.bounds is not None and not self.bounds[0] <= self.value <= self.bounds[1]:
+            raise ValueError(f"value {self.value} lies outside its bounds {self.bounds[0]} to {self.bounds[1]}")
+        return self
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the constant is fitted to measured runs."""
+        return self.prior is not None
+
+
+KernelFusion = Literal["none", "norms", "full"]
+"""Which element-wise operations are one kernel: none of them, norms only, or all (hand-written kernels, torch.compile)."""
 
 
 class RuntimeProfile(Spec):
@@ -27,12 +51,17 @@ class RuntimeProfile(Spec):
     ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
-    those that refuse fewer micro-batches than pipeline stages. ``constants``: named
+    those that refuse fewer micro-batches than pipeline stages. ``memory_model``: whose way to hold activations,
+    buffers and states is counted. ``kernel_fusion`` and ``flash_attention_version``: the kernels it uses unless a run
+    says otherwise. ``constants``: named
     stack costs, listed in docs/architecture.md.
     """
 
     name: str
     version: str
+    memory_model: Literal["torch", "megatron"]
+    kernel_fusion: KernelFusion
+    flash_attention_version: Literal[1, 2]
     zero_stages: tuple[ZeroStage, ...]
     hybrid_shard: bool
     hierarchical_partition: bool

@@ -87,6 +87,7 @@ class ParallelFields(_Part):
     offload: str | None = None
     dtype: str | None = None
     flash_attention: bool | str | None = None
+    compile: bool | None = None
     optimizer: str | None = None
     extra: dict[str, Any] | None = None
 

@@ -2,26 +2,43 @@
 
 import pytest
 
-from costmodel.runtimes.loader import list_runtimes, load_runtime
+from costmodel.runtimes.loader import list_runtimes, load_runtime, read_constants
 from costmodel.specs import BYTES_PER_ELEMENT, InputError, PrecisionSpec
 
 
 def test_every_listed_runtime_loads_under_its_own_name() -> None:
-    assert list_runtimes() == ("megatron", "torch")
-    assert [load_runtime(name).name for name in list_runtimes()] == ["megatron", "torch"]
+    assert {"torch", "megatron", "torchtitan", "deepspeed", "unknown"} <= set(list_runtimes())
+    assert [load_runtime(name).name for name in list_runtimes()] == list(list_runtimes())
 
 
 def test_an_unknown_runtime_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match="'deepspeed'; supported: megatron, torch"):
-        load_runtime("deepspeed")
+    with pytest.raises(InputError, match=r"'jax'; supported: aleph, .*megatron, .*torch"):
+        load_runtime("jax")
 
 
-@pytest.mark.parametrize("name", ["megatron", "torch"])
+@pytest.mark.parametrize("name", list_runtimes())
 def test_every_constant_and_every_memory_number_has_a_source(name: str) -> None:
     runtime = load_runtime(name)
     assert all(constant.source for constant in runtime.constants.values())
     assert {"context_bytes", "reserved_over_allocated", "precisions", "schedules"} <= set(runtime.sources)
     assert runtime.band_evidence
+
+
+RUNTIME_CONSTANTS = ("data_parallel_overlap", "elementwise_traffic", "host_operations", "sustained_rate")
+
+
+@pytest.mark.parametrize("name", list_runtimes())
+def test_a_runtime_has_at_most_four_free_constants_of_its_own(name: str) -> None:
+    shared = {key for key, value in read_constants("shared")["constants"].items() if "prior" in value}
+    free = {key for key, value in load_runtime(name).constants.items() if value.is_free}
+    assert free - shared == set(RUNTIME_CONSTANTS)
+
+
+def test_a_profile_that_extends_another_keeps_what_it_does_not_state() -> None:
+    nemo, megatron = load_runtime("nemo"), load_runtime("megatron")
+    assert nemo.precisions == megatron.precisions
+    assert nemo.constants["fused_accumulation"] == megatron.constants["fused_accumulation"]
+    assert nemo.constants["tensor_parallel_backward_overlap"] != megatron.constants["tensor_parallel_backward_overlap"]
 
 
 def adam_bytes(precision: PrecisionSpec) -> tuple[int, int]:

@@ -80,8 +80,8 @@ def test_unsaid_sequence_parallelism_is_the_framework_s(runtime: str, stated: bo
 
 
 @pytest.mark.parametrize(("runtime", "stage", "profile", "found"), [
-    ("nemo", None, "megatron", 1), ("megatron", None, "megatron", 0), ("deepspeed", 3, "torch", 3),
-    ("composer-fsdp", None, "torch", 3), ("my-own", 1, "torch", 1),
+    ("nemo", None, "nemo", 1), ("megatron", None, "megatron", 0), ("deepspeed", 3, "deepspeed", 3),
+    ("composer-fsdp", None, "composer-fsdp", 3), ("my-own", 1, "unknown", 1),
 ])  # fmt: skip
 def test_zero_stage_and_profile(runtime: str, stage: int | None, profile: str, found: int) -> None:
     adapted = run(runtime=runtime, parallel__zero_stage=stage, parallel__pp=1, parallel__tp=1, parallel__dp=16)

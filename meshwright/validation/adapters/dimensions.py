@@ -15,7 +15,7 @@ _VOCABULARY = 51200
 _MEGATRON_ROWS = 128
 
 
-def build_model_spec(model: ModelFields, *, runtime: str, tensor_parallel: int) -> ModelSpec:
+def build_model_spec(model: ModelFields, *, memory_model: str, tensor_parallel: int) -> ModelSpec:
     """A llama-like model where the feed-forward is gated, else a GPT; the vocabulary padded as the runtime pads it.
 
     What a row leaves out: heads of 128, as many key-value heads as heads, a feed-forward of 4 x hidden (GPT only),
@@ -35,7 +35,7 @@ def build_model_spec(model: ModelFields, *, runtime: str, tensor_parallel: int) 
         spec = build_model(_config(model), name=model.name or "model")
     except InputError as error:
         raise UnsupportedRunError(str(error)) from error
-    rows = _MEGATRON_ROWS * tensor_parallel if runtime == "megatron" else tensor_parallel
+    rows = _MEGATRON_ROWS * tensor_parallel if memory_model == "megatron" else tensor_parallel
     padded = -(-spec.vocab_size // rows) * rows
     return _with_key_value_heads(spec.model_copy(update={"padded_vocab_size": padded}), model)
 

@@ -32,20 +32,20 @@ class Framework:
 
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework(profile="torch"),
-    "torchtitan": Framework(profile="torch", sequence_parallel=True, zero_stage=3),
-    "composer-fsdp": Framework(profile="torch", zero_stage=3),
-    "fsdp": Framework(profile="torch", zero_stage=3),
-    "maxtext": Framework(profile="torch", zero_stage=3),
-    "bmtrain": Framework(profile="torch", zero_stage=3),
-    "nanotron": Framework(profile="torch", sequence_parallel=True, zero_stage=1),
+    "torchtitan": Framework(profile="torchtitan", sequence_parallel=True, zero_stage=3),
+    "composer-fsdp": Framework(profile="composer-fsdp", zero_stage=3),
+    "fsdp": Framework(profile="composer-fsdp", zero_stage=3),
+    "maxtext": Framework(profile="unknown", zero_stage=3),
+    "bmtrain": Framework(profile="unknown", zero_stage=3),
+    "nanotron": Framework(profile="nanotron", sequence_parallel=True, zero_stage=1),
     "megatron": Framework(profile="megatron"),
-    "nemo": Framework(profile="megatron", sequence_parallel=True, zero_stage=1),
-    "megatron-deepspeed": Framework(profile="megatron"),
-    "deepspeed": Framework(profile="megatron"),
-    "aleph": Framework(profile="megatron", zero_stage=1),
-    "internevo": Framework(profile="megatron", zero_stage=1),
-    "oneflow": Framework(profile="megatron"),
-    UNKNOWN: Framework(profile="torch"),
+    "nemo": Framework(profile="nemo", sequence_parallel=True, zero_stage=1),
+    "megatron-deepspeed": Framework(profile="megatron-deepspeed"),
+    "deepspeed": Framework(profile="deepspeed"),
+    "aleph": Framework(profile="aleph", zero_stage=1),
+    "internevo": Framework(profile="internevo", zero_stage=1),
+    "oneflow": Framework(profile="oneflow"),
+    UNKNOWN: Framework(profile="unknown"),
 }
 
 # The value of `parallel.extra.framework`.
@@ -114,8 +114,3 @@ def framework_of(row: RunRow) -> str:
         if row.source.startswith(beginning):
             return name
     return BY_DATASET.get(row.dataset, UNKNOWN)
-
-
-def profile_of(framework: str, zero_stage: int) -> str:
-    """The runtime profile; ZeRO 2 and 3 are torch's whatever the framework, because megatron's profile has none."""
-    return "torch" if zero_stage >= 2 else FRAMEWORKS[framework].profile

@@ -15,8 +15,9 @@ from hardware_profiles.types import ClusterSpec
 from meshwright.validation.adapters import words
 from meshwright.validation.adapters.dimensions import build_model_spec
 from meshwright.validation.adapters.errors import UnsupportedRunError
-from meshwright.validation.adapters.frameworks import FRAMEWORKS, framework_of, profile_of
+from meshwright.validation.adapters.frameworks import FRAMEWORKS, framework_of
 from meshwright.validation.adapters.hardware import build_cluster
+from meshwright.validation.adapters.kernels import with_kernels
 from meshwright.validation.run_rows import ParallelFields, RunRow, global_batch_size, is_sane_batch
 
 
@@ -40,8 +41,10 @@ def adapt(row: RunRow) -> AdaptedRun:
     _refuse_foreign(row)
     framework = framework_of(row)
     sizes = _sizes(row, framework, cluster)
-    runtime = load_runtime(profile_of(framework, sizes["zero_stage"]))
-    model = build_model_spec(row.model, runtime=runtime.name, tensor_parallel=sizes["tensor_parallel_size"])
+    runtime = with_kernels(load_runtime(FRAMEWORKS[framework].profile), row)
+    model = build_model_spec(
+        row.model, memory_model=runtime.memory_model, tensor_parallel=sizes["tensor_parallel_size"]
+    )
     recompute = words.recompute_kind(row.parallel.recompute, framework)
     try:
         training = _training(row, runtime, cluster)

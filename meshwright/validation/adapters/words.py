@@ -23,6 +23,7 @@ _SCHEDULES = {
     "interleaved 1F1B (max chunks: each layer a chunk)": True,
     "modified interleaved 1F1B": True,
 }
+_MEGATRON_LIKE = ("megatron", "megatron-deepspeed", "nemo", "aleph", "internevo", "oneflow")
 _FOREIGN_OPTIMIZERS = ("8-bit", "cpuadam", "adafactor", "bf16 moments")
 _GROUP_SIZE = re.compile(r"(?:over|degree|group) ([1-9]\d*)")
 _MESH_SIZE = re.compile(r"(?:dcn|ici)_FSDP=([1-9]\d*)")
@@ -38,7 +39,7 @@ def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
         return "none"
     if word == "full" or word.startswith("full ("):
         return "full"
-    if word in _CORE_ATTENTION and FRAMEWORKS[framework].profile == "megatron":
+    if word in _CORE_ATTENTION and framework in _MEGATRON_LIKE:
         return "core_attention"
     raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
 

@@ -1,0 +1,48 @@
+"""Kernels that a run names, where they differ from those that its runtime uses by default. docs/replay.md prints the words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.specs import KernelFusion, RuntimeProfile
+from meshwright.validation.run_rows import RunRow
+
+_OVERLAPS = ("reduce_overlap", "pipeline_reduce_overlap", "gather_overlap", "tensor_parallel_backward_overlap")
+_OVERLAP_SINCE = 2023
+"""Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
+
+
+def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
+    """The profile with the kernels and the overlap that the run states."""
+    word = row.parallel.flash_attention
+    kernel = word.casefold() if isinstance(word, str) else ""
+    update: dict[str, Any] = {}
+    if (fusion := _fusion(row, kernel)) is not None:
+        update["kernel_fusion"] = fusion
+    if "flash" in kernel or "fa" in kernel:
+        update["flash_attention_version"] = 1 if "v1" in kernel else 2
+    if "torch" in kernel:
+        constants = dict(runtime.constants)
+        constants["score_traffic_bytes"] = constants["eager_score_traffic_bytes"]
+        update["constants"] = constants
+    if _synchronous(row, runtime):
+        constants = dict(update.get("constants", runtime.constants))
+        constants |= {name: constants[name].model_copy(update={"value": 0.0}) for name in _OVERLAPS}
+        update["constants"] = constants
+    return runtime.model_copy(update=update) if update else runtime
+
+
+def _fusion(row: RunRow, kernel: str) -> KernelFusion | None:
+    """``norms`` where a kernel for them is named; torch.compile fuses all, and without it nothing is."""
+    if "rms kernel" in kernel:
+        return "norms"
+    if row.parallel.compile is None or row.runtime == "aleph":
+        return None
+    return "full" if row.parallel.compile else None
+
+
+def _synchronous(row: RunRow, runtime: RuntimeProfile) -> bool:
+    """Whether nothing hides behind computation: the run says so, or its Megatron-LM is older than the overlap."""
+    if (row.parallel.extra or {}).get("overlap") is False:
+        return True
+    return runtime.name == "megatron" and row.year is not None and row.year < _OVERLAP_SINCE
