@@ -12,7 +12,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from hardware_profiles.spec import Spec
 
-Precision = Literal["fp64", "fp32", "bf16", "fp16"]
+NumberFormat = Literal["fp64", "fp32", "bf16", "fp16"]
+# What matrix units take; fp8 is a format of their operands alone, no tensor is kept in it.
+Precision = Literal["fp64", "fp32", "bf16", "fp16", "fp8"]
 DeviceKind = Literal["cuda", "cpu"]
 # No machine is outside these; within them no time overflows or vanishes.
 Rate = Annotated[float, Field(ge=1, le=1e32)]
@@ -142,6 +144,8 @@ class NodeSpec(Spec):
 
     ``network`` is the name of the profile of one NIC port; ``ports`` the number of such ports that carry
     training traffic. Numbers are those of the full node; a cluster of partial nodes gets a share.
+    ``devices_per_host`` is given where ``link`` joins several hosts (an NVLink domain): the "node" is then the
+    domain, and ``host`` all its hosts together.
     """
 
     name: str
@@ -151,6 +155,7 @@ class NodeSpec(Spec):
     network: str
     ports: PositiveInt
     host: HostSpec
+    devices_per_host: PositiveInt | None = None
     nvme: NvmeSpec | None = None
     sources: dict[str, str] = Field(default={})
 

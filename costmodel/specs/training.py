@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from hardware_profiles.spec import Spec
-from hardware_profiles.types import Precision
+from hardware_profiles.types import NumberFormat
 
 # Beyond these no product of sizes stays exact in 64 bits; no training comes near them.
 MAX_GLOBAL_BATCH_SIZE = 10**6
@@ -24,12 +24,12 @@ class PrecisionSpec(Spec):
     ``state``: each optimizer moment.
     """
 
-    compute: Precision
-    parameter: Precision
-    master: Precision | None = None
-    gradient: Precision
-    reduce: Precision
-    state: Precision
+    compute: NumberFormat
+    parameter: NumberFormat
+    master: NumberFormat | None = None
+    gradient: NumberFormat
+    reduce: NumberFormat
+    state: NumberFormat
     fp8_recipe: None = None
 
 

@@ -34,7 +34,7 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     ("a repeated key", "base: 8xB200\nbase: 4xB200", "the key base stands twice"),
     ("no base", "name: x", "nothing to start from; needed base: 8x8xH100-SXM"),
     ("unknown key", {"base": "8xB200", "bas": 1}, f"unknown key 'bas'; did you mean base? valid: {VALID}"),
-    ("unknown base", {"base": "8xH200"}, "base '8xH200': unknown device 'H200'"),
+    ("unknown base", {"base": "8xH300"}, "base '8xH300': unknown device 'H300'"),
     ("base of the wrong type", {"base": 8}, "base: found 8; needed text"),
     ("unknown node", {"base": "8xB200", "node": "dgx-b300"}, "unknown node 'dgx-b300'; did you mean dgx-b200"),
     ("unknown network", {"base": "2x8xB200", "network": "xdr"}, "unknown network 'xdr'"),
@@ -52,8 +52,8 @@ BAD_CONTENT: list[tuple[str, Any, str]] = [
     ("sources of a device", {"base": "8xB200", "device": {"sources": {}}}, "device: unknown key 'sources'"),
     (
         "unknown precision",
-        {"base": "8xB200", "device": {"peak_flops_per_second": {"fp8": 1e15}}},
-        "device.peak_flops_per_second: unknown key 'fp8'; valid: fp64, fp32",
+        {"base": "8xB200", "device": {"peak_flops_per_second": {"int8": 1e15}}},
+        "device.peak_flops_per_second: unknown key 'int8'; valid: fp64, fp32",
     ),
     (
         "unknown unit",

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import hardware_profiles
+from costmodel.specs import PrecisionSpec
 from hardware_profiles.loader import (
     list_devices,
     list_networks,
@@ -25,7 +27,9 @@ from hardware_profiles.spec import InputError
 ROOT = Path(hardware_profiles.__file__).parent
 FILES = sorted(path for folder in ("devices", "nodes", "networks") for path in (ROOT / folder).glob("*.yaml"))
 REQUIRED_DEVICES = {
-    "V100-SXM-32GB", "A100-SXM-40GB", "A100-SXM-80GB", "H100-SXM", "H100-PCIe", "B200", "RTX-4090", "L4", "cpu",
+    "V100-SXM-16GB", "V100-SXM-32GB", "T4", "RTX-2080-Ti", "A100-PCIe-40GB", "A100-PCIe-80GB", "A100-SXM-40GB",
+    "A100-SXM-80GB", "A800-SXM-80GB", "A10", "A10G", "A40", "RTX-3060", "RTX-3090", "RTX-A6000", "L4", "L40S",
+    "RTX-4090", "H100-PCIe", "H100-SXM", "H100-96GB-HBM2e", "H200", "H20", "H800-SXM-80GB", "B200", "GB200", "cpu",
 }  # fmt: skip
 
 
@@ -114,6 +118,24 @@ PUBLISHED_PEAKS = [
     ("B200", "bf16", 4500e12 / 2, 8e12),
     ("RTX-4090", "bf16", 165.2e12, 1008e9),
     ("L4", "fp16", 242e12 / 2, 300e9),
+    ("T4", "fp16", 65e12, 320e9),
+    ("RTX-2080-Ti", "fp16", 53.8e12, 616e9),
+    ("A100-PCIe-80GB", "bf16", 312e12, 1935e9),
+    ("RTX-3090", "bf16", 71e12, 936e9),
+    ("RTX-A6000", "bf16", 309.7e12 / 2, 768e9),
+    ("A40", "bf16", 299.4e12 / 2, 696e9),
+    ("A10", "bf16", 250e12 / 2, 600e9),
+    ("L40S", "fp8", 733e12, 864e9),
+    ("RTX-4090", "fp8", 330.3e12, 1008e9),
+    ("L4", "fp8", 485e12 / 2, 300e9),
+    ("H100-SXM", "fp8", 3958e12 / 2, 3.35e12),
+    ("H100-PCIe", "fp8", 3026e12 / 2, 2e12),
+    ("H100-96GB-HBM2e", "fp8", 3958e12 / 2, 2.4e12),
+    ("H200", "fp8", 3958e12 / 2, 4.8e12),
+    ("H200", "bf16", 1979e12 / 2, 4.8e12),
+    ("B200", "fp8", 72e15 / 8 / 2, 8e12),
+    ("GB200", "fp8", 720e15 / 72 / 2, 8e12),
+    ("GB200", "bf16", 360e15 / 72 / 2, 8e12),
 ]
 
 
@@ -124,8 +146,45 @@ def test_peaks_are_the_dense_rates_of_the_data_sheets(name: str, precision: Any,
     assert device.memory_bandwidth_bytes_per_second == bandwidth
 
 
-def test_volta_has_no_bf16() -> None:
-    assert "bf16" not in load_device("V100-SXM-32GB").peak_flops_per_second
+@pytest.mark.parametrize("name", ["V100-SXM-16GB", "V100-SXM-32GB", "T4", "RTX-2080-Ti"])
+def test_volta_and_turing_have_no_bf16(name: str) -> None:
+    assert "bf16" not in load_device(name).peak_flops_per_second
+
+
+def test_fp8_doubles_bf16_and_begins_with_ada_and_hopper() -> None:
+    for device in map(load_device, list_devices()):
+        assert ("fp8" in device.peak_flops_per_second) == (
+            device.architecture in ("Ada Lovelace", "Hopper", "Blackwell")
+        ), device.name
+        if "fp8" in device.peak_flops_per_second:
+            assert device.peak_flops_per_second["fp8"] == pytest.approx(
+                2 * device.peak_flops_per_second["bf16"], rel=0.02
+            )
+
+
+def test_no_tensor_is_kept_in_fp8() -> None:
+    formats = {"compute": "bf16", "parameter": "bf16", "gradient": "fp32", "reduce": "bf16", "state": "fp32"}
+    assert PrecisionSpec.model_validate(formats).compute == "bf16"
+    for field in (*formats, "master"):
+        with pytest.raises(ValidationError, match=field):
+            PrecisionSpec.model_validate({**formats, field: "fp8"})
+
+
+def test_a_power_limited_h100_is_a_device_of_its_own() -> None:
+    limited, full = load_device("H100-96GB"), load_device("H100-SXM")
+    assert (limited.power_limit_watts, full.power_limit_watts) == (500, 700)
+    assert limited.peak_flops_per_second == full.peak_flops_per_second
+    assert limited.memory_bandwidth_bytes_per_second < full.memory_bandwidth_bytes_per_second
+
+
+def test_an_nvl72_is_one_domain_of_72_gpus() -> None:
+    # NVIDIA GB200 NVL72: 130 TB/s of NVLink over both directions, 36 Grace CPUs in 18 trays.
+    node = load_node("gb200-nvl72")
+    assert (node.size, node.devices_per_host, node.ports) == (72, 4, 72)
+    assert 2 * 72 * node.link.nominal_bytes_per_second == pytest.approx(130e12, rel=0.01)
+    assert [level.size for level in load_cluster("72xGB200").levels] == [72]
+    assert [(level.size, level.ports) for level in load_cluster("4x64xGB200").levels] == [(64, 1), (4, 64)]
+    assert all(load_node(name).devices_per_host is None for name in list_nodes() if name != "gb200-nvl72")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +210,12 @@ def test_ridge_point_of_an_unsupported_precision_is_refused() -> None:
 
 
 def test_what_the_driver_reports_is_a_little_less_than_nominal() -> None:
-    nominal = {"V100-SXM-32GB": 32, "A100-SXM-40GB": 40, "A100-SXM-80GB": 80, "H100-SXM": 80, "RTX-4090": 24, "L4": 24}
+    nominal = {
+        "V100-SXM-16GB": 16, "V100-SXM-32GB": 32, "T4": 16, "RTX-2080-Ti": 11, "A100-PCIe-40GB": 40,
+        "A100-PCIe-80GB": 80, "A100-SXM-40GB": 40, "A100-SXM-80GB": 80, "A800-SXM-80GB": 80, "A10": 24, "A40": 48,
+        "RTX-3060": 12, "RTX-3090": 24, "RTX-A6000": 48, "L4": 24, "L40S": 48, "RTX-4090": 24, "H100-SXM": 80,
+        "H100-96GB-HBM2e": 96, "H200": 141,
+    }  # fmt: skip
     for name, gib in nominal.items():
         assert 0.9 < load_device(name).memory_bytes / (gib * 2**30) < 1, name
 
@@ -178,6 +242,13 @@ def test_default_nodes_are_sorted_by_size() -> None:
         ("NVIDIA H100 80GB HBM3", "H100-SXM"),
         ("a100 80gb", "A100-SXM-80GB"),
         ("V100", "V100-SXM-32GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM-16GB"),
+        ("T4-16GB", "T4"),
+        ("A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("H100-96GB-HBM2e-500W", "H100-96GB-HBM2e"),
+        ("NVIDIA GB200", "GB200"),
+        ("A6000", "RTX-A6000"),
         ("4090", "RTX-4090"),
         ("CPU", "cpu"),
         ("H100", None),
