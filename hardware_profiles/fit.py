@@ -17,6 +17,7 @@ reached). Sizes span many orders of magnitude, so residuals are relative:
 and the loss is Huber's (Robust estimation of a location parameter, 1964): quadratic up to 10%, linear beyond, so one
 disturbed measurement cannot pull the curve. For a given ratio the best log slope is a one-dimensional location
 estimate; the ratio itself is found by a logarithmic scan and golden-section refinement. Both are deterministic.
+How well a curve holds its points is the root mean square of (4), a relative error.
 """
 
 from __future__ import annotations
@@ -70,6 +71,23 @@ def fit_link(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     table = _table(points, 2, "link points (bytes, seconds)")
     slope, ratio = _fit_line(table[:, 0], table[:, 1])
     return 1 / slope, slope * ratio
+
+
+def gemm_residual(curve: GemmCurve, points: Sequence[tuple[float, float, float]]) -> float:
+    """Root mean square of equation (4) for equation (2); arguments as `fit_gemm_curve` takes and returns them."""
+    predicted = [(flops + curve.half_flops) / curve.max_fraction / peak for flops, _, peak in points]
+    return _root_mean_square(predicted, [seconds for _, seconds, _ in points])
+
+
+def link_residual(bytes_per_second: float, latency_seconds: float, points: Sequence[tuple[float, float]]) -> float:
+    """Root mean square of equation (4) for equation (1); arguments as `fit_link` takes and returns them."""
+    predicted = [latency_seconds + size / bytes_per_second for size, _ in points]
+    return _root_mean_square(predicted, [seconds for _, seconds in points])
+
+
+def _root_mean_square(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    logs = np.log(np.asarray(measured, dtype=np.float64)) - np.log(np.asarray(predicted, dtype=np.float64))
+    return float(np.sqrt(np.mean(logs**2)))
 
 
 def _table(points: Sequence[tuple[float, ...]], columns: int, what: str) -> _Array:
