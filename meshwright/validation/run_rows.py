@@ -60,6 +60,7 @@ class HardwareFields(_Part):
     """The devices; link rates in GB/s, one direction, per device; the measured bus bandwidth in GB/s per node."""
 
     gpu: str
+    gpu_mem_gb: Amount | None = None
     n_gpus: Size | None = None
     gpus_per_node: Size | None = None
     intra_node_gbps_per_gpu: Amount | None = None

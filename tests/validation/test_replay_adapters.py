@@ -133,7 +133,6 @@ def test_a_device_without_bf16_computes_in_fp16_and_unfused() -> None:
     ({"parallel__zero_stage": None, "parallel__fsdp": "Megatron-FSDP group 8"}, "Megatron-FSDP"),
     ({"model__hidden": None}, "the row lacks model.hidden"),
     ({"hardware__n_gpus": None}, "the row lacks hardware.n_gpus"),
-    ({"hardware__n_gpus": 12}, "12 devices do not fill nodes of 8"),
     ({"parallel__global_batch": None}, "the row lacks parallel.global_batch"),
     ({"parallel__global_batch": None, "parallel__grad_accum": 1e12}, "no global batch between"),
     ({"parallel__fsdp": "degree 3"}, "a shard group of 3 does not divide dp 4"),

@@ -73,7 +73,7 @@ def _refuse_foreign(row: RunRow) -> None:
 
 def _sizes(row: RunRow, framework: str, cluster: ClusterSpec) -> dict[str, Any]:
     """Fields of ParallelConfig."""
-    parallel, devices = row.parallel, cluster.num_devices
+    parallel, devices = row.parallel, row.hardware.n_gpus or cluster.num_devices
     tensor, pipeline = parallel.tp or 1, parallel.pp or 1
     if devices % (tensor * pipeline):
         raise UnsupportedRunError(f"tp {tensor} x pp {pipeline} does not divide {devices} devices")
