@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TrainingSpec,
     )
     from hardware_profiles.loader import list_devices
+    from meshwright.detecting import detect
     from meshwright.estimating import estimate, training_duration
     from meshwright.explaining import explain
     from meshwright.exporting import export
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
-    "TrainingSpec", "__version__", "compare", "estimate", "explain", "export", "list_devices", "list_models",
+    "TrainingSpec", "__version__", "compare", "detect", "estimate", "explain", "export", "list_devices", "list_models",
     "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "replay",
     "run", "run_reference", "save_plan", "training_duration",
 ]  # fmt: skip
@@ -58,6 +59,7 @@ __all__ = [
 _HOMES = {
     **{name: "costmodel.specs" for name in __all__ if name[0].isupper()},
     "compare": "meshwright.running",
+    "detect": "meshwright.detecting",
     "estimate": "meshwright.estimating",
     "explain": "meshwright.explaining",
     "export": "meshwright.exporting",

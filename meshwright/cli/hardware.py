@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from meshwright.cli import options
+from meshwright.cli.detect import detect_hardware
 from meshwright.cli.output import answer_console, print_json, print_notice
 
 
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_hardware)
     group.command("show")(show_hardware)
     group.command("measure")(measure_hardware)
+    group.command("detect")(detect_hardware)
     app.add_typer(group, name="hardware")
 
 
