@@ -66,7 +66,8 @@ class LayerBytes:
     """Bytes of one layer and micro-batch (columns).
 
     ``kept``: for backward when nothing is recomputed. ``attention_internals``: the part of it that core-attention
-    recomputation drops. ``layer_input``: all that full recomputation keeps. ``backward``: gradients that backward
+    recomputation drops. ``layer_input``: all that full recomputation keeps. ``policy_outputs``: what a per-operation policy
+    keeps. ``backward``: gradients that backward
     holds beyond what is kept at the feed-forward's widest point, ``attention_backward``: at the attention's, less what
     has been freed by then.
     """
@@ -74,18 +75,21 @@ class LayerBytes:
     kept: Column
     attention_internals: Column
     layer_input: Column
+    policy_outputs: Column
     backward: Column
     attention_backward: Column
 
     def kept_under(self, recompute: Column) -> Column:
         """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
-        return np.choose(recompute, [self.kept, self.kept - self.attention_internals, self.layer_input])
+        return np.choose(
+            recompute, [self.kept, self.kept - self.attention_internals, self.policy_outputs, self.layer_input]
+        )
 
     def working_set(self, recompute: Column) -> tuple[Column, Column]:
         """What backward recomputes, and its gradients, where their sum is largest."""
-        zero = np.zeros_like(self.kept)
-        at_attention = np.choose(recompute, [zero, self.attention_internals, self.kept - self.layer_input])
-        at_feed_forward = np.choose(recompute, [zero, zero, self.kept - self.layer_input])
+        zero, policy = np.zeros_like(self.kept), self.kept - self.policy_outputs
+        at_attention = np.choose(recompute, [zero, self.attention_internals, policy, self.kept - self.layer_input])
+        at_feed_forward = np.choose(recompute, [zero, zero, policy, self.kept - self.layer_input])
         attention = at_attention + self.attention_backward > at_feed_forward + self.backward
         return (
             np.where(attention, at_attention, at_feed_forward),
@@ -135,8 +139,28 @@ def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpe
         kept=norms + inputs + attention + tensors * wide,
         attention_internals=dropped,
         layer_input=compute * tokens.between * model.hidden_size,
+        policy_outputs=policy_outputs(model, group, training, grid),
         backward=transient * wide + hidden,
         attention_backward=2 * _scores(group, training, grid) + hidden - tensors * wide,
+    )
+
+
+def policy_outputs(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
+    """What per-operation recomputation keeps of a layer.
+
+    Its input, the outputs of attention and of every second product: query, value, gate (or up), down (torchtitan,
+    distributed/activation_checkpoint.py).
+    """
+    compute, tokens, attention = (
+        BYTES_PER_ELEMENT[training.precision.compute],
+        Tokens.of(training, grid),
+        group.attention,
+    )
+    heads = 2 * attention.num_attention_heads + attention.num_key_value_heads
+    cut = heads * attention.head_dim + group.feed_forward.intermediate_size
+    kept = compute * (ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + 2 * tokens.between * model.hidden_size)
+    return np.asarray(
+        kept + WIDE_BYTES * ceil_div(tokens.whole * attention.num_attention_heads, grid.tensor_parallel_size)
     )
 
 

@@ -4,6 +4,8 @@
     (2) stream:  t = bytes / (bandwidth x memory_fraction)
     (3) fused attention: t = F / (peak x attention_fraction), F on the causal-halved scores
     (4) smooth maximum: (a^s + b^s)^(1/s), between max(a, b) and a + b
+    (5) clock under a power limit: min(1, limit / needed)^exponent; dynamic power grows faster than the clock, so the
+        exponent lies below 1
 
 F_half / (peak x max_fraction) is the time a matrix multiplication loses to ramp-up and partly filled waves, so (1)
 reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (NumPy arrays of equal length).
@@ -46,7 +48,9 @@ class Roofline:
     needs_alignment: bool
 
 
-def roofline(device: DeviceSpec, precision: Precision, *, sustained_rate: float = 1.0) -> Roofline:
+def roofline(
+    device: DeviceSpec, precision: Precision, *, sustained_rate: float = 1.0, power_exponent: float = 0.0
+) -> Roofline:
     """The ceilings of ``device`` when it computes in ``precision``.
 
     ``sustained_rate`` scales all ceilings of a device that runs behind its host; profiles of other devices are measured
@@ -60,16 +64,26 @@ def roofline(device: DeviceSpec, precision: Precision, *, sustained_rate: float 
         supported = ", ".join(device.peak_flops_per_second)
         raise InputError(f"{device.name} cannot compute in {precision}; it supports: {supported}")
     rate = sustained_rate if device.kind == "cuda" else 1.0
+    clock = rate * power_fraction(device, power_exponent)
     return Roofline(
-        flops_per_second=rate * peak * device.gemm.max_fraction,
+        flops_per_second=clock * peak * device.gemm.max_fraction,
         half_flops=device.gemm.half_flops,
-        attention_flops_per_second=rate * peak * device.attention_fraction,
+        attention_flops_per_second=clock * peak * device.attention_fraction,
         bytes_per_second=rate * device.memory_bandwidth_bytes_per_second * device.memory_fraction,
         launch_seconds=device.launch_seconds,
         asynchronous=device.kind == "cuda",
         element_bytes=BYTES_PER_ELEMENT[precision],
         needs_alignment=device.kind == "cuda" and precision in ("bf16", "fp16"),
     )
+
+
+def power_fraction(device: DeviceSpec, exponent: float) -> float:
+    """Clock under the device's power limit over the clock at which its fractions were measured, equation (5)."""
+    peak = device.peak_flops_per_second.get("fp16", 0.0)
+    if device.full_rate_watts_per_tflops is None or device.power_limit_watts is None or not peak:
+        return 1.0
+    needed = device.full_rate_watts_per_tflops * peak / 1e12
+    return min(1.0, device.power_limit_watts / needed) ** exponent
 
 
 def matmul_seconds(

@@ -29,7 +29,11 @@ TERMS: dict[str, tuple[Evidence, str]] = {
     "attention": ("fitted", "causal-halved FLOP / (peak x attention_fraction), or score products + score traffic"),
     "memory_bound": ("fitted", "bytes of norms, activations, residuals, loss and gradient accumulation / bandwidth"),
     "launch": ("fitted", "smooth max(device time, host issue time) - device time"),
-    "recompute": ("fitted", "one more forward of recomputed layers (full) or of their attention (core_attention)"),
+    "recompute": (
+        "fitted",
+        "one more forward of recomputed layers: all of it (full), all but attention and every second product (op_policy), "
+        "or their attention (core_attention)",
+    ),
     "tensor_parallel": ("fitted", "2 collectives of T x h per layer and direction: 2 (n-1)/n bytes / rate + latency"),
     "pipeline_p2p": ("formula", "step time - step time with free messages"),
     "bubble": ("formula", "longest path with free messages - busy time of the reference rank"),

@@ -94,8 +94,10 @@ def projections(
 
 def layer_passes(
     model: ModelSpec, group: LayerGroup, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
-) -> tuple[PassCost, PassCost, PassCost]:
-    """Forward, backward, and the attention part of the forward alone (what selective recomputation repeats).
+) -> tuple[PassCost, PassCost, PassCost, PassCost]:
+    """Forward, backward, the attention part of the forward alone, and the forward without attention and every second product.
+
+    The last two are what ``core_attention`` and ``op_policy`` recomputation repeat.
 
     ``stream`` of the backward excludes separate gradient accumulation, see `accumulation_seconds`.
     """
@@ -104,6 +106,8 @@ def layer_passes(
     products, products_backward, flops = (np.sum(column, axis=0) for column in zip(*costs, strict=True))
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
     moved, moved_backward = _moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
+    again, _, flops_again = (np.sum(column, axis=0) for column in zip(*costs[1::2], strict=True))
+    policy = PassCost(matmul=again, attention=0.0 * again, stream=stream_seconds(ceiling, moved), flops=flops_again)
     forward = PassCost(
         matmul=products,
         attention=core.attention,
@@ -116,7 +120,7 @@ def layer_passes(
         stream=stream_seconds(ceiling, moved_backward),
         flops=2.0 * flops + core_backward.flops,
     )
-    return forward, backward, core
+    return forward, backward, core, policy
 
 
 def product_passes(

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.activation_memory import EndBytes, LayerBytes, Tokens
+from costmodel.activation_memory import EndBytes, LayerBytes, Tokens, policy_outputs
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
@@ -61,6 +61,7 @@ def megatron_layer_bytes(
         kept=4 * compute * hidden + attention + scores + (2 + gated) * wide + masks,
         attention_internals=scores,
         layer_input=compute * hidden,
+        policy_outputs=policy_outputs(model, group, training, grid),
         backward=(1 + gated) * wide + whole,
         attention_backward=compute * heads * training.sequence_length * unfused + whole - (2 + gated) * wide,
     )

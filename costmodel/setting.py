@@ -111,7 +111,12 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         num_chunks=int(grid.num_model_chunks[0]),
         stack=stack,
         net=net,
-        ceiling=roofline(device, problem.training.precision.compute, sustained_rate=stack.sustained_rate),
+        ceiling=roofline(
+            device,
+            problem.training.precision.compute,
+            sustained_rate=stack.sustained_rate,
+            power_exponent=stack.power_exponent,
+        ),
         batch=batch,
         tensor_group=tensor_group,
         often=often,

@@ -11,8 +11,7 @@ per reduced element and m micro-batches; shard group = dp_shard, replicate group
         forward is spread evenly over the backwards here
     (5) hidden = min(overlap x (g - 1)/g x communication, computation beside it), for g groups gathered one after the
         other; exposed = communication - hidden + (slowdown - 1) x hidden
-    (6) parameters updated under ZeRO 1 and 2: an all-gather, or one broadcast from every rank: N e_c / rate + calls x
-        group size x tree latency
+    (6) parameters updated under ZeRO 1 and 2 are gathered (1); broadcast by their ranks, each takes some time more
 
 On ``cpu`` devices communication and computation share the cores, so nothing is hidden.
 """
@@ -24,8 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
 from costmodel.specs import BYTES_PER_ELEMENT
+from costmodel.tables import group_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,9 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
     both = backward_gather + reduce * (often.backward_reduce > 0)[:, None]
     exposed, hidden_backward = _hide(both, backward, gathers * later, slowdown)
     gather_part = np.divide(backward_gather, both, out=np.zeros_like(both), where=both > 0)
-    first = setting.per_rank(_update(setting, gather, parameters) * often.first_gather[:, None])
+    first = setting.per_rank(gather * often.first_gather[:, None])
     start, hidden_start = _hide(first, setting.per_rank(forward), gathers, slowdown)
+    start = start + _broadcasts(setting)
     last = setting.per_rank(reduce * often.last_reduce[:, None] + replicas * often.replicas[:, None])
     reduction, hidden_last = _hide(last, setting.per_rank(backward), reduces, slowdown)
     hidden_gathers = micro_batches * (hidden_forward + hidden_backward * gather_part)
@@ -102,25 +104,28 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
 
 def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix]:
     """Seconds of a gather, a gather before a backward, a reduction and one over the replicas [n, V], (1) to (3)."""
-    groups, calls = data_groups(setting), setting.contents.calls
+    groups, stack = data_groups(setting), setting.stack
+    calls = setting.contents.calls * (1.0 + stack.gathers_per_tensor * (_tensors_per_layer(setting) - 1.0))
     precision = setting.problem.training.precision
     gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
-    gather = all_gather_seconds(groups.shard, gathered, calls)
+    slower = np.where(setting.grid.zero_stage == 3, 1.0 / stack.shard_rate, 1.0)[:, None]
+    gather = all_gather_seconds(groups.shard, gathered * slower, calls)
     inside = all_gather_seconds(groups.partition, gathered, calls)
     again = np.where(setting.grid.hierarchical_partition_size[:, None] > 0, inside, gather)
-    reduce = reduce_scatter_seconds(groups.shard, reduced, calls) * setting.stack.gradient_volume
+    reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls) * stack.gradient_volume
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
 
 
-def _update(setting: Setting, gather: Matrix, parameters: Matrix) -> Matrix:
-    """Seconds in which every rank gets the parameters that others updated [n, V], equation (6)."""
-    if not setting.stack.parameter_broadcast:
-        return gather
-    shard = data_groups(setting).shard
-    moved = parameters * BYTES_PER_ELEMENT[setting.problem.training.precision.compute]
-    seconds = moved / shard.bytes_per_second + shard.size * shard.tree_latency_seconds * setting.contents.calls
-    return np.where(shard.size > 1, seconds, 0.0)
+def _tensors_per_layer(setting: Setting) -> float:
+    model = setting.problem.model
+    return float(np.mean([len(layer_tensors(model, start)) for start in group_starts(model)]))
+
+
+def _broadcasts(setting: Setting) -> Matrix:
+    """Seconds that broadcasts of updated parameters take beyond a gather [n, 1], equation (6)."""
+    ranks = setting.grid.data_parallel_shard_size * (setting.often.first_gather > 0)
+    return np.asarray(setting.stack.parameter_broadcast_seconds * ranks.astype(np.float64))[:, None]
 
 
 def _overlaps(setting: Setting) -> tuple[float, float]:

@@ -25,7 +25,11 @@ class Stack:
         data_parallel_overlap: share of data-parallel communication that hides behind computation, where it can.
         straggler_growth: growth of computation per doubling of the nodes: all wait for the slowest device.
         wide_group_growth: growth of a collective's time per byte per doubling of the nodes it spans.
-        parameter_broadcast: 1 when ZeRO-1 and 2 send updated parameters as one broadcast from every rank.
+        power_exponent: of the clock in the power limit, `costmodel.compute.power_fraction`.
+        parameter_broadcast_seconds: per rank of the shard group, when ZeRO-1 and 2 send updated parameters as one
+            broadcast from every rank.
+        shard_rate: rate of ZeRO-3's gathers and reductions over that of the group's ring.
+        gathers_per_tensor: 1 when ZeRO-3 gathers every tensor by itself, 0 when a layer at a time.
         gradient_volume: 2 when gradients are all-reduced although each rank needs a shard, 1 when reduce-scattered.
         step_operations: of one step besides its layers: data, logging, learning rate, loss scale.
         fused_attention_rate: rate of the fused attention kernel over FlashAttention-2's.
@@ -73,7 +77,10 @@ class Stack:
     data_parallel_overlap: float
     straggler_growth: float
     wide_group_growth: float
-    parameter_broadcast: float
+    power_exponent: float
+    parameter_broadcast_seconds: float
+    shard_rate: float
+    gathers_per_tensor: float
     gradient_volume: float
     step_operations: float
     fused_attention_rate: float

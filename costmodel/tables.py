@@ -6,7 +6,8 @@ a vector over `PARTS`; the parts of one pass sum to its duration on the compute 
     (1) host time of a pass = operations x launch; launch part = smooth max(device time, host time) - device time on a
         device that runs behind its host, the host time itself on one that does not (cpu)
     (2) backward with full recomputation = backward + one more forward, its tensor-parallel collectives included;
-        with core_attention: + the attention part of the forward
+        with core_attention: + the attention part of the forward; with op_policy: + a forward without attention and
+        every second product, whose inputs are gathered again under sequence parallelism
     (3) tensor-parallel collectives of a layer: 2 all-reduces of T h forward and 2 backward (arXiv 1909.08053, figure 4);
         with sequence parallelism each is an all-gather and a reduce-scatter of the same volume (arXiv 2205.05198, figure 5)
 """
@@ -99,7 +100,9 @@ def pass_table(
         InputError: when the device cannot compute in the training precision.
     """
     builder = _Builder(
-        roofline(device, training.precision.compute, sustained_rate=stack.sustained_rate),
+        roofline(
+            device, training.precision.compute, sustained_rate=stack.sustained_rate, power_exponent=stack.power_exponent
+        ),
         training,
         batch,
         tensor_group,
@@ -143,7 +146,7 @@ class _Builder:
 
     def layer(self, model: ModelSpec, index: int) -> _Layer:
         """One layer of the group that starts at layer ``index``, equations (1) to (3)."""
-        forward, backward, core = layer_passes(
+        forward, backward, core, policy = layer_passes(
             model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
         )
         parameters = count_parameters(layer_tensors(model, index)).per_rank(self.batch.tensor_parallel)
@@ -153,15 +156,22 @@ class _Builder:
         collectives = self.block_seconds(model, 2.0)
         forward_parts = self._parts(forward, collectives, forwards)
         backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation)
+        gathers = 0.5 * collectives * (self.batch.sequence_parallel > 0)
         zero, wrapper = np.zeros(parameters.shape), np.full(parameters.shape, self.stack.recompute_operations)
         again = {
             "none": zero,
             "core_attention": self._parts(core, zero, wrapper).sum(axis=-1),
+            "op_policy": self._parts(policy, gathers, forwards + wrapper).sum(axis=-1),
             "full": self._parts(forward, collectives, forwards + wrapper).sum(axis=-1),
         }
         kinds = np.repeat(backward_parts[:, None, :], len(RECOMPUTE_KINDS), axis=1)
         kinds[:, :, RECOMPUTE] = np.stack([again[kind] for kind in RECOMPUTE_KINDS], axis=1)
-        more = {"none": 0.0 * core.flops, "core_attention": core.flops, "full": forward.flops}
+        more = {
+            "none": 0.0 * core.flops,
+            "core_attention": core.flops,
+            "op_policy": policy.flops,
+            "full": forward.flops,
+        }
         flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
         return _Layer(forward_parts, kinds, hidden, forward.flops, flops, parameters)
 

@@ -1,7 +1,8 @@
 """The profiles that come with the package: devices, nodes and networks, every number with its source.
 
 In the files a number is written as ``{value: ..., source: ..., note: ...}``. Reading collapses it to the number
-and collects ``dotted.path -> source`` in the spec's ``sources``, the note behind the source.
+and collects ``dotted.path -> source`` in the spec's ``sources``, the note behind the source. A device that names a
+``family`` (families/) takes from it what its own file does not state.
 """
 
 from __future__ import annotations
@@ -149,7 +150,10 @@ def _load(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
 
 
 def _build(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
-    plain, sources = collapse(_read(kind, name))
+    content = dict(_read(kind, name))
+    if (family := content.pop("family", None)) is not None:
+        content = _read_family(family) | content
+    plain, sources = collapse(content)
     plain.pop("nodes", None)
     try:
         return spec.model_validate({**plain, "name": name, "sources": sources})
@@ -160,6 +164,12 @@ def _build(kind: ProfileKind, name: str, spec: type[SpecType]) -> SpecType:
 @cache
 def _read(kind: ProfileKind, name: str) -> dict[str, Any]:
     return read_yaml_mapping(_FOLDERS[kind] / f"{name}.yaml", f"{kind} profile")
+
+
+@cache
+def _read_family(name: str) -> dict[str, Any]:
+    """What the devices of one family have in common; a device's own file may state its own numbers."""
+    return read_yaml_mapping(_ROOT / "families" / f"{name}.yaml", "family profile")
 
 
 @cache

@@ -40,7 +40,8 @@ class DeviceSpec(Spec):
     missing is not supported by the device. ``attention_fraction`` is the fraction of peak that a fused
     (flash) attention kernel reaches on causal-halved FLOPs, forward; ``memory_fraction`` the fraction
     of the nominal memory bandwidth that streaming kernels reach. ``launch_seconds`` is the time to
-    start one kernel (CUDA) or to dispatch one eager operation (CPU).
+    start one kernel (CUDA) or to dispatch one eager operation (CPU). ``full_rate_watts_per_tflops``: watts per TFLOP/s of
+    the 16-bit peak at which the GEMM and attention fractions hold; a smaller ``power_limit_watts`` lowers the clock.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DeviceSpec(Spec):
     attention_fraction: Share
     launch_seconds: Latency
     power_limit_watts: PositiveFloat | None = None
+    full_rate_watts_per_tflops: PositiveFloat | None = None
     sources: dict[str, str] = Field(default={})
 
 

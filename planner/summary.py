@@ -5,13 +5,13 @@ from __future__ import annotations
 from costmodel.runtimes.grid import RecomputeKind
 from costmodel.specs import ParallelConfig, Plan
 
-_RECOMPUTE = {"none": "no-recompute", "core_attention": "selective", "full": "full"}
+_RECOMPUTE = {"none": "no-recompute", "core_attention": "selective", "op_policy": "op-selective", "full": "full"}
 
 
 def summarize(plan: Plan) -> str:
     """A plan in short form, such as ``tp8 pp16 dp8 (zero1) mb1 m192 1f1b full``."""
     kinds = {stage.recompute.kind for stage in plan.stages}
-    kind: RecomputeKind = next(k for k in ("full", "core_attention", "none") if k in kinds)
+    kind: RecomputeKind = next(k for k in ("full", "op_policy", "core_attention", "none") if k in kinds)
     text = summarize_parallel(plan.parallel, kind)
     counts = [stage.num_layers for stage in plan.stages]
     return text if max(counts) - min(counts) <= 1 else f"{text} layers {'/'.join(map(str, counts))}"

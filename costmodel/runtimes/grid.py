@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel.specs import ParallelConfig, PipelineSchedule, Plan
 
 IntColumn = NDArray[np.int64]
-RecomputeKind = Literal["none", "core_attention", "full"]
+RecomputeKind = Literal["none", "core_attention", "op_policy", "full"]
 
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)

@@ -25,11 +25,12 @@ DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", 
 class RecomputeSpec(Spec):
     """What a stage recomputes in backward.
 
-    ``core_attention``: only softmax(QK^T)V (arXiv 2205.05198's selective). ``full``: every layer from
+    ``core_attention``: only softmax(QK^T)V (arXiv 2205.05198's selective). ``op_policy``: all but attention and every
+    second matrix product (torchtitan's per-operation selective checkpointing). ``full``: every layer from
     its input. ``num_layers`` None means all layers of the chunk.
     """
 
-    kind: Literal["none", "core_attention", "full"] = "none"
+    kind: Literal["none", "core_attention", "op_policy", "full"] = "none"
     num_layers: None = None
     partitioned: Literal[False] = False
     offload_fraction: Literal[0] = 0

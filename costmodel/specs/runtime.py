@@ -66,7 +66,7 @@ class RuntimeProfile(Spec):
     hybrid_shard: bool
     hierarchical_partition: bool
     schedules: tuple[PipelineSchedule, ...]
-    recompute_kinds: tuple[Literal["none", "core_attention", "full"], ...]
+    recompute_kinds: tuple[Literal["none", "core_attention", "op_policy", "full"], ...]
     uneven_stages: bool
     interleaving_multiple: Literal["pipeline_parallel_size", "rounds"]
     embedding_tensor_parallel: Literal["vocab", "hidden"]

@@ -77,7 +77,9 @@ HierarchicalPartitionSize = Annotated[
 ]
 MicroBatchSize = Annotated[int | None, number("--micro-batch-size", "Sequences per forward pass.")]
 NumMicroBatches = Annotated[int | None, number("--num-micro-batches", "Forward passes per step of one replica.")]
-Recompute = Annotated[str, text("--recompute", "none, core_attention (selective) or full.")]
+Recompute = Annotated[
+    str, text("--recompute", "none, core_attention (selective), op_policy (where the runtime has it) or full.")
+]
 LayersPerStage = Annotated[str | None, text("--layers-per-stage", "Uneven pipeline stages.", metavar="10,12,...")]
 SIZE_NAMES = (
     "tensor_parallel_size", "sequence_parallel", "loss_parallel", "pipeline_parallel_size", "pipeline_schedule",

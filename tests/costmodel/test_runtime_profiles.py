@@ -24,14 +24,11 @@ def test_every_constant_and_every_memory_number_has_a_source(name: str) -> None:
     assert runtime.band_evidence
 
 
-RUNTIME_CONSTANTS = ("data_parallel_overlap", "elementwise_traffic", "host_operations", "sustained_rate")
-
-
 @pytest.mark.parametrize("name", list_runtimes())
 def test_a_runtime_has_at_most_four_free_constants_of_its_own(name: str) -> None:
     shared = {key for key, value in read_constants("shared")["constants"].items() if "prior" in value}
     free = {key for key, value in load_runtime(name).constants.items() if value.is_free}
-    assert free - shared == set(RUNTIME_CONSTANTS)
+    assert 0 < len(free - shared) <= 4
 
 
 def test_a_profile_that_extends_another_keeps_what_it_does_not_state() -> None:

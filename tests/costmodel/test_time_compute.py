@@ -109,10 +109,11 @@ def test_recomputation_adds_one_forward_or_its_attention():
     sizes = {"model": gpt(layers=1), "num_micro_batches": 1, "tensor_parallel_size": 2, "loss_parallel": True}
     plan, runtime = world(**sizes)
     table = setting(plan, runtime).table
-    none, core, full = table.layer_backward[0, 0, :, RECOMPUTE]
+    none, core, policy, full = table.layer_backward[0, 0, :, RECOMPUTE]
     assert none == 0
     assert core == pytest.approx(table.layer_forward[0, 0, ATTENTION])
     assert full == pytest.approx(table.layer_forward[0, 0].sum())
+    assert table.layer_forward[0, 0, MEMORY] < policy < full - core
     assert table.layer_forward[0, 0, TENSOR] > 0
 
 

@@ -94,7 +94,7 @@ def predicted_bytes(name: str, precision: Precision) -> list[float]:
         wrapped=0 * one, forward_collectives=0 * one, backward_collectives=0 * one,
     )  # fmt: skip
     training = TrainingSpec(global_batch_size=1, sequence_length=TOKENS, precision=runtime.precisions[precision])
-    forward, backward, _ = layer_passes(
+    forward, backward, _, _ = layer_passes(
         model, model.layer(0), training, batch=batch, ceiling=roofline(device, precision), stack=read_stack(runtime)
     )
     return [float(forward.stream[0]), float(backward.stream[0])]

@@ -66,7 +66,7 @@ def test_the_grid_holds_every_valid_configuration_of_the_default_values() -> Non
             num_micro_batches=count,
         )
         if partition is None and obeys_rules(space.context, Grid.from_parallel(parallel, "none"))[0]:
-            expected |= {(parallel, kind) for kind in RECOMPUTE_KINDS}
+            expected |= {(parallel, kind) for kind in space.context.runtime.recompute_kinds}
     found = rows_of(space.grid.take(obeys_rules(space.context, space.grid)))
     assert found == expected
     assert len(expected) > 100
@@ -158,7 +158,7 @@ BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"tensor_parallel": "2"}, ["'tensor_parallel'", "tensor_parallel_size", "recompute"]),
     ({"context_parallel_size": "2"}, ["reserved"]),
     ({"pipeline_schedule": "zero_bubble"}, ["none, naive, gpipe, 1f1b, interleaved_1f1b"]),
-    ({"recompute": "some"}, ["none, core_attention, full"]),
+    ({"recompute": "some"}, ["none, core_attention, op_policy, full"]),
     ({"sequence_parallel": "maybe"}, ["true, false"]),
     ({"zero_stage": "4"}, ["0, 1, 2, 3"]),
     ({"micro_batch_size": "3"}, ["global_batch_size 16", "1, 2, 4, 8, 16"]),

@@ -45,10 +45,13 @@ def test_stated_link_rates_replace_nominal_ones() -> None:
     assert same.cluster.levels == run().plan.cluster.levels  # a DGX A100's own rates
 
 
-def test_a_measured_bus_bandwidth_is_shared_by_the_ports_of_a_node() -> None:
-    outer = run(hardware__inter_node_measured_busbw_gbps_per_node=5.06).plan.cluster.levels[1]
+@pytest.mark.parametrize(("measured", "ports"), [(5.06, 1), (160.0, 8)])
+def test_a_measured_bus_bandwidth_is_one_port_s_or_else_all_ports_(measured: float, ports: int) -> None:
+    """A DGX A100 has 8 ports of 25 GB/s: a ring of 160 GB/s uses them all, one of 5 GB/s one."""
+    outer = run(hardware__inter_node_measured_busbw_gbps_per_node=measured).plan.cluster.levels[1]
+    assert outer.ports == 8
     assert outer.link.measured_bytes_per_second is not None
-    assert outer.link.measured_bytes_per_second * outer.ports == pytest.approx(5.06e9)
+    assert outer.link.measured_bytes_per_second * ports == pytest.approx(measured * 1e9)
 
 
 def test_fewer_devices_than_a_node_are_one_part_of_it() -> None:

@@ -19,7 +19,7 @@ from meshwright import units
 from meshwright.cli.render.plan import recompute_of, render_estimate, render_sizes, render_subject
 from meshwright.cli.render.tables import facts, heading, lines, rows
 
-_RECOMPUTE_SHORT = {"core_attention": "core"}
+_RECOMPUTE_SHORT = {"core_attention": "core", "op_policy": "ops"}
 
 
 def render_recommendation(console: Console, answer: Recommendation) -> None:

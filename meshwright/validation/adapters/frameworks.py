@@ -81,7 +81,7 @@ BY_SOURCE = {
 
 BY_DATASET = {
     "aleph": "aleph",
-    "amp": "deepspeed",
+    "amp": "megatron-deepspeed",
     "bloom_prequel": "megatron-deepspeed",
     "dgxc": "nemo",
     "internevo": "internevo",
@@ -103,6 +103,10 @@ PRINTED_MEMORY: dict[str, MemoryKind] = {
 }
 
 
+_NOT_MEGATRON_S = 2
+"""ZeRO stages from here on are DeepSpeed's where a Megatron-LM source compares itself with them (arXiv 2104.04473)."""
+
+
 def framework_of(row: RunRow) -> str:
     """The name of the framework in `FRAMEWORKS`, ``unknown`` when nothing names one."""
     if row.runtime is not None:
@@ -113,4 +117,5 @@ def framework_of(row: RunRow) -> str:
     for beginning, name in BY_SOURCE.items():
         if row.source.startswith(beginning):
             return name
-    return BY_DATASET.get(row.dataset, UNKNOWN)
+    name = BY_DATASET.get(row.dataset, UNKNOWN)
+    return "deepspeed" if name == "megatron" and (row.parallel.zero_stage or 0) >= _NOT_MEGATRON_S else name

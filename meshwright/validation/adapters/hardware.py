@@ -44,7 +44,7 @@ def build_cluster(hardware: HardwareFields) -> ClusterSpec:
     network = load_network(node.network)
     ports = max(1, node.ports * per_node // node.size)
     port_rate = _scaled(hardware.inter_node_gbps_per_gpu, per_node / ports)
-    measured = _scaled(hardware.inter_node_measured_busbw_gbps_per_node, 1 / ports)
+    measured = _measured_port_rate(hardware.inter_node_measured_busbw_gbps_per_node, port_rate, network.link, ports)
     link = _with_rates(network.link, port_rate, measured)
     node = node.model_copy(update={"link": _with_rates(node.link, _scaled(hardware.intra_node_gbps_per_gpu, 1), None)})
     return assemble_cluster(
@@ -92,6 +92,18 @@ def _split(num_devices: int, node: NodeSpec, stated: int | None) -> tuple[int, i
         return domains, -(-num_devices // domains)
     per_node = min(stated or node.size, num_devices)
     return -(-num_devices // per_node), per_node
+
+
+def _measured_port_rate(busbw: float | None, stated: float | None, link: LinkSpec, ports: int) -> float | None:
+    """A measured all-reduce bus bandwidth as the rate of one port.
+
+    It is the rate of one ring through the node. A ring that is no faster than one port went through one; a faster one
+    went through all of them.
+    """
+    if busbw is None:
+        return None
+    nominal = stated or link.nominal_bytes_per_second
+    return busbw * _GIGA if busbw * _GIGA <= nominal else busbw * _GIGA / ports
 
 
 def _scaled(gigabytes: float | None, factor: float) -> float | None:

@@ -8,6 +8,9 @@ from costmodel.specs import KernelFusion, RuntimeProfile
 from meshwright.validation.run_rows import RunRow
 
 _OVERLAPS = ("reduce_overlap", "pipeline_reduce_overlap", "gather_overlap", "tensor_parallel_backward_overlap")
+_COMPILED = ("torchtitan",)
+"""Runtimes whose kernels are fused by torch.compile alone; the others bring their own."""
+
 _OVERLAP_SINCE = 2023
 """Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
 
@@ -17,7 +20,7 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
     word = row.parallel.flash_attention
     kernel = word.casefold() if isinstance(word, str) else ""
     update: dict[str, Any] = {}
-    if (fusion := _fusion(row, kernel)) is not None:
+    if (fusion := _fusion(row, runtime, kernel)) is not None:
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:
         update["flash_attention_version"] = 1 if "v1" in kernel else 2
@@ -32,13 +35,13 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
     return runtime.model_copy(update=update) if update else runtime
 
 
-def _fusion(row: RunRow, kernel: str) -> KernelFusion | None:
+def _fusion(row: RunRow, runtime: RuntimeProfile, kernel: str) -> KernelFusion | None:
     """``norms`` where a kernel for them is named; torch.compile fuses all, and without it nothing is."""
     if "rms kernel" in kernel:
         return "norms"
-    if row.parallel.compile is None or row.runtime == "aleph":
+    if row.parallel.compile is None or (not row.parallel.compile and runtime.name not in _COMPILED):
         return None
-    return "full" if row.parallel.compile else None
+    return "full" if row.parallel.compile else "none"
 
 
 def _synchronous(row: RunRow, runtime: RuntimeProfile) -> bool:

@@ -23,6 +23,7 @@ _SCHEDULES = {
     "interleaved 1F1B (max chunks: each layer a chunk)": True,
     "modified interleaved 1F1B": True,
 }
+_OP_POLICY = ("selective (op)", "selective (config default)")
 _MEGATRON_LIKE = ("megatron", "megatron-deepspeed", "nemo", "aleph", "internevo", "oneflow")
 _FOREIGN_OPTIMIZERS = ("8-bit", "cpuadam", "adafactor", "bf16 moments")
 _GROUP_SIZE = re.compile(r"(?:over|degree|group) ([1-9]\d*)")
@@ -41,6 +42,8 @@ def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
         return "full"
     if word in _CORE_ATTENTION and framework in _MEGATRON_LIKE:
         return "core_attention"
+    if word in _OP_POLICY and framework == "torchtitan":
+        return "op_policy"
     raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
 
 
