@@ -2,7 +2,7 @@
 
 (1) relative error e = (predicted - measured) / measured
 (2) a pair of one rank group is ordered right (1) when predicted and measured order agree, counts one half when the
-    predictions are equal, and is left out when the measurements are equal
+    predictions are equal, and is left out when the measurements are equal; averaged over pairs, and over rank groups
 (3) regret of the top k = best measured time among the k best predicted / best measured time of the group - 1;
     equal predictions are taken in the worst order
 (4) OOM recall = share of the runs out of memory that are predicted not to fit; fits recall = share of the runs that ran
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
 
-from meshwright.validation.results import MacroErrors, ReplayErrors
+from meshwright.validation.results import MacroErrors, ReplayErrors, ReplayRow
 
 NEAR = 0.20
 
@@ -38,13 +38,45 @@ class Outcome:
     oom: bool | None
 
 
+def outcome_of(row: ReplayRow) -> Outcome | None:
+    """What the errors need of a row; None of a row that is not judged."""
+    if not row.judged or row.predicted is None:
+        return None
+    predicted = row.predicted
+    return Outcome(
+        dataset=row.dataset,
+        runtime=row.runtime,
+        group=row.rank_group,
+        predicted_seconds=predicted.step_time_seconds,
+        low_seconds=predicted.step_time_low_seconds,
+        high_seconds=predicted.step_time_high_seconds,
+        measured_seconds=row.measured.step_time_seconds,
+        memory=memory_pair(row),
+        fits=predicted.fits,
+        oom=row.measured.oom,
+    )
+
+
+def memory_pair(row: ReplayRow) -> tuple[float, float] | None:
+    """Peak bytes, predicted and measured, like beside like: allocated where measured, else reserved, else all on the device."""
+    if row.predicted is None:
+        return None
+    pairs = (
+        (row.predicted.peak_memory_bytes, row.measured.peak_memory_bytes),
+        (row.predicted.reserved_memory_bytes, row.measured.reserved_memory_bytes),
+        (row.device_peak_bytes, row.measured.device_memory_bytes),
+    )
+    return next(((float(mine), float(theirs)) for mine, theirs in pairs if theirs and mine is not None), None)
+
+
 def errors_of(outcomes: Sequence[Outcome]) -> ReplayErrors:
     """All figures of a set of runs."""
     timed = [(o, o.measured_seconds) for o in outcomes if o.measured_seconds is not None]
     signed = [o.predicted_seconds / seconds - 1 for o, seconds in timed]
     absolute = [abs(error) for error in signed]
     groups = rank_groups(outcomes)
-    orders = [order for group in groups for order in pair_orders(group)]
+    orders = [pair_orders(group) for group in groups]
+    pairs = [order for group in orders for order in group]
     memory = [abs(pair[0] / pair[1] - 1) for o in outcomes if (pair := o.memory) is not None]
     out_of_memory, ran = _memory_verdicts(outcomes)
     return ReplayErrors(
@@ -55,9 +87,10 @@ def errors_of(outcomes: Sequence[Outcome]) -> ReplayErrors:
         within_20_percent=mean([float(error <= NEAR) for error in absolute]),
         interval_coverage=mean([float(o.low_seconds <= seconds <= o.high_seconds) for o, seconds in timed]),
         interval_mean_width=mean([(o.high_seconds - o.low_seconds) / o.predicted_seconds for o, _ in timed]),
-        pairs=len(orders),
-        pair_order=mean(orders),
+        pairs=len(pairs),
+        pair_order=mean(pairs),
         groups=len(groups),
+        pair_order_of_groups=mean([fmean(group) for group in orders if group]),
         regret_top1=mean([regret(group, 1) for group in groups]),
         regret_top3=mean([regret(group, 3) for group in groups]),
         memory_rows=len(memory),

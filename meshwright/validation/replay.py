@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.specs import Estimate, InputError
+from costmodel.specs import Estimate, InputError, Plan
 from meshwright.estimating import refuse_infinite
 from meshwright.validation.adapters.errors import UnknownAcceleratorError, UnsupportedRunError
 from meshwright.validation.adapters.frameworks import PRINTED_MEMORY, framework_of
 from meshwright.validation.adapters.layout import adapt
-from meshwright.validation.metrics import Outcome, errors_of, macro_errors, mean
+from meshwright.validation.baseline import naive_step_time_seconds
+from meshwright.validation.metrics import Outcome, errors_of, macro_errors, mean, outcome_of
 from meshwright.validation.results import (
     BadLine,
     Measured,
@@ -23,25 +23,16 @@ from meshwright.validation.results import (
     ReplayRow,
     ReplaySummary,
 )
+from meshwright.validation.run_files import Line, read_runs
 from meshwright.validation.run_rows import (
-    Line,
     RunRow,
+    describe,
     extra_bytes,
+    is_derived,
     printed_bytes,
-    read_runs,
     step_time_seconds,
     tokens_per_second_per_device,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Replayed:
-    """A row of the answer with what the errors need of it."""
-
-    source: RunRow
-    row: ReplayRow
-    outcome: Outcome | None
-    usable: bool
 
 
 def replay(paths: Sequence[str | Path] | str | Path) -> Replay:
@@ -60,49 +51,64 @@ def replay(paths: Sequence[str | Path] | str | Path) -> Replay:
     lines = list(read_runs([paths] if isinstance(paths, str | Path) else paths))
     bad = tuple(BadLine(where=line.where, reason=line.reason) for line in lines if line.row is None)
     runs = [_replay_line(line, line.row) for line in lines if line.row is not None]
-    if not any(run.usable for run in runs):
-        first = [(each.where, each.reason) for each in bad] or [(run.row.where, run.row.reason) for run in runs]
+    rows = tuple(row for row, _ in runs)
+    if not any(usable for _, usable in runs):
+        first = [(each.where, each.reason) for each in bad] or [(row.where, row.reason) for row in rows]
         why = f"; first: {first[0][0]}: {first[0][1]}" if first else ""
         raise InputError(f"no line is a run on a known accelerator ({len(lines)} lines read{why})")
-    return Replay(summary=_summarize(runs, bad), rows=tuple(run.row for run in runs))
+    return Replay(summary=_summarize(rows, bad), rows=rows)
 
 
-def _replay_line(line: Line, row: RunRow) -> _Replayed:
-    """One run: adapted, estimated, and laid beside its measurement."""
-    framework, reason, usable, made = framework_of(row), "", True, None
+def _replay_line(line: Line, row: RunRow) -> tuple[ReplayRow, bool]:
+    """One run: adapted, estimated, and laid beside its measurement; and whether its accelerator is known."""
+    reason, usable, found = "", True, None
     try:
-        made = _predict(row)
+        found = _predict(row)
     except UnsupportedRunError as error:
         reason, usable = str(error), not isinstance(error, UnknownAcceleratorError)
-    judged = made is not None and row.config_complete and not row.doubtful
+    expected = row.model.moe is None and row.config_complete and not row.doubtful
+    plan, made = found or (None, None)
     measured = _measured(row)
-    return _Replayed(
-        source=row,
-        usable=usable,
-        outcome=_outcome(row, framework, made, measured) if made is not None and judged else None,
-        row=ReplayRow(
-            id=row.id,
-            dataset=row.dataset,
-            runtime=framework,
-            where=line.where,
-            status="unsupported" if made is None else "predicted",
-            reason=reason,
-            judged=judged,
-            predicted=None if made is None else _predicted(made),
-            measured=measured,
-        ),
+    answer = ReplayRow(
+        id=row.id,
+        dataset=row.dataset,
+        runtime=framework_of(row),
+        where=line.where,
+        description=describe(row),
+        rank_group=row.rank_group,
+        device=None if plan is None else plan.cluster.device.name,
+        status="unsupported" if made is None else "predicted",
+        reason=reason,
+        expected=expected,
+        judged=expected and made is not None,
+        derived=is_derived(row),
+        relative_error=_relative_error(made, measured),
+        predicted=None if made is None else _predicted(made),
+        measured=measured,
+        device_peak_bytes=None if made is None else made.peak_memory_bytes.device,
+        device_capacity_bytes=None if made is None else made.memory_capacity_bytes,
+        naive_step_time_seconds=None if plan is None else naive_step_time_seconds(plan),
+        flags=row.flags,
+        notes=row.notes,
     )
+    return answer, usable
 
 
-def _predict(row: RunRow) -> Estimate:
+def _predict(row: RunRow) -> tuple[Plan, Estimate]:
     from costmodel.estimate import estimate
 
     run = adapt(row)
     try:
         with refuse_infinite():
-            return estimate(run.plan, run.runtime, ignore_memory=True)
+            return run.plan, estimate(run.plan, run.runtime, ignore_memory=True)
     except InputError as error:
         raise UnsupportedRunError(str(error)) from error
+
+
+def _relative_error(made: Estimate | None, measured: Measured) -> float | None:
+    if made is None or measured.step_time_seconds is None:
+        return None
+    return made.step_time_seconds.value / measured.step_time_seconds - 1
 
 
 def _predicted(made: Estimate) -> Predicted:
@@ -131,54 +137,26 @@ def _measured(row: RunRow) -> Measured:
     )
 
 
-def _outcome(row: RunRow, framework: str, made: Estimate, measured: Measured) -> Outcome:
-    seconds = made.step_time_seconds
-    return Outcome(
-        dataset=row.dataset,
-        runtime=framework,
-        group=row.rank_group,
-        predicted_seconds=seconds.value,
-        low_seconds=seconds.low,
-        high_seconds=seconds.high,
-        measured_seconds=measured.step_time_seconds,
-        memory=_memory_pair(made, measured),
-        fits=made.fits,
-        oom=measured.oom,
-    )
-
-
-def _memory_pair(made: Estimate, measured: Measured) -> tuple[float, float] | None:
-    """Like beside like: allocated where measured, else reserved, else what the device holds."""
-    peak = made.peak_memory_bytes
-    pairs = (
-        (peak.allocated, measured.peak_memory_bytes),
-        (peak.reserved, measured.reserved_memory_bytes),
-        (peak.device, measured.device_memory_bytes),
-    )
-    return next(((float(mine), float(theirs)) for mine, theirs in pairs if theirs), None)
-
-
-def _summarize(runs: Sequence[_Replayed], bad: tuple[BadLine, ...]) -> ReplaySummary:
-    outcomes = [run.outcome for run in runs if run.outcome is not None]
+def _summarize(rows: Sequence[ReplayRow], bad: tuple[BadLine, ...]) -> ReplaySummary:
+    judged = [(row, outcome) for row in rows if (outcome := outcome_of(row)) is not None]
+    outcomes = [outcome for _, outcome in judged]
     datasets = _errors_by(outcomes, lambda outcome: outcome.dataset)
-    predicted = sum(run.row.status == "predicted" for run in runs)
+    predicted = sum(row.status == "predicted" for row in rows)
+    expected = [row for row in rows if row.expected]
     return ReplaySummary(
-        rows=len(runs),
+        rows=len(rows),
         predicted=predicted,
-        unsupported=len(runs) - predicted,
-        coverage=mean([float(run.row.status == "predicted") for run in runs if _is_expected(run.source)]),
+        unsupported=len(rows) - predicted,
+        expected=len(expected),
+        coverage=mean([float(row.status == "predicted") for row in expected]),
         pooled=errors_of(outcomes),
+        pooled_without_derived=errors_of([outcome for row, outcome in judged if not row.derived]),
         macro=macro_errors(datasets.values()),
         datasets=datasets,
         runtimes=_errors_by(outcomes, lambda outcome: outcome.runtime),
-        reasons=_reasons(runs),
+        reasons=_reasons(rows),
         bad_lines=bad,
     )
-
-
-def _is_expected(row: RunRow) -> bool:
-    """Dense, complete and not doubtful: what a cost model of dense transformers should predict."""
-    return row.model.moe is None and row.config_complete and not row.doubtful
 
 
 def _errors_by(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> dict[str, ReplayErrors]:
@@ -188,11 +166,14 @@ def _errors_by(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> di
     return {name: errors_of(part) for name, part in sorted(parts.items())}
 
 
-def _reasons(runs: Sequence[_Replayed]) -> tuple[Reason, ...]:
+def _reasons(rows: Sequence[ReplayRow]) -> tuple[Reason, ...]:
     """Reasons by the number of rows, the most frequent first."""
-    where: dict[str, list[str]] = defaultdict(list)
-    for run in runs:
-        if run.row.reason:
-            where[run.row.reason].append(run.row.where)
-    ranked = sorted(where.items(), key=lambda item: (-len(item[1]), item[0]))
-    return tuple(Reason(reason=reason, rows=len(found), first=found[0]) for reason, found in ranked)
+    found: dict[str, list[ReplayRow]] = defaultdict(list)
+    for row in rows:
+        if row.reason:
+            found[row.reason].append(row)
+    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(
+        Reason(reason=reason, rows=len(those), expected=sum(row.expected for row in those), first=those[0].where)
+        for reason, those in ranked
+    )

@@ -33,17 +33,42 @@ class Measured(Spec):
 
 
 class ReplayRow(Spec):
-    """One run. ``where`` is ``file:line``; ``judged`` rows are complete, not doubtful and predicted."""
+    """One run.
+
+    Attributes:
+        where: ``file:line``.
+        description: model, devices and layout in one line.
+        device: catalogue name of the accelerator; None when the run is not predicted.
+        expected: dense, complete and not doubtful, so that a prediction is owed.
+        judged: expected and predicted, so that it enters the errors.
+        derived: the measured step time was worked out from TFLOP/s by the source's formula, not timed.
+        relative_error: (predicted - measured) / measured step time.
+        device_peak_bytes: predicted bytes on the fullest device with allocator, contexts and communicators.
+        device_capacity_bytes: what that device holds; a run fits when the peak is not larger.
+        naive_step_time_seconds: what `baseline.naive_step_time_seconds` says of the same run.
+        flags, notes: what the file says about the row.
+    """
 
     id: str
     dataset: str
     runtime: str
     where: str
+    description: str
+    rank_group: str | None
+    device: str | None
     status: Status
     reason: str
+    expected: bool
     judged: bool
+    derived: bool
+    relative_error: float | None
     predicted: Predicted | None
     measured: Measured
+    device_peak_bytes: int | None
+    device_capacity_bytes: int | None
+    naive_step_time_seconds: float | None
+    flags: tuple[str, ...]
+    notes: str
 
 
 class BadLine(Spec):
@@ -58,8 +83,8 @@ class ReplayErrors(Spec):
 
     Relative errors are (predicted - measured) / measured, of step times unless named otherwise. ``bias`` is the median of
     the signed ones. ``interval_mean_width`` is (high - low) / predicted. Pairs and regrets compare rows of one rank group;
-    ``regret_top3`` is what measuring the best three predicted leaves to lose. OOM and fits recall are over rank groups that
-    hold both.
+    ``pair_order`` counts every pair once, ``pair_order_of_groups`` every rank group; ``regret_top3`` is what measuring the
+    best three predicted leaves to lose. OOM and fits recall are over rank groups that hold both.
     """
 
     rows: int
@@ -72,6 +97,7 @@ class ReplayErrors(Spec):
     pairs: int
     pair_order: float | None
     groups: int
+    pair_order_of_groups: float | None
     regret_top1: float | None
     regret_top3: float | None
     memory_rows: int
@@ -92,6 +118,7 @@ class MacroErrors(Spec):
     within_20_percent: float | None
     interval_coverage: float | None
     pair_order: float | None
+    pair_order_of_groups: float | None
     regret_top1: float | None
     regret_top3: float | None
     memory_mean_absolute_error: float | None
@@ -100,21 +127,28 @@ class MacroErrors(Spec):
 
 
 class Reason(Spec):
-    """Why rows are not predicted: how many, and the first of them."""
+    """Why rows are not predicted: how many, how many of them are expected rows, and the first of them."""
 
     reason: str
     rows: int
+    expected: int
     first: str
 
 
 class ReplaySummary(Spec):
-    """Counts and errors. ``coverage``: predicted share of the rows that are dense, complete and not doubtful."""
+    """Counts and errors.
+
+    ``coverage`` is the predicted share of the expected rows: dense, complete and not doubtful. ``pooled_without_derived``
+    leaves out the rows whose step time was worked out from TFLOP/s.
+    """
 
     rows: int
     predicted: int
     unsupported: int
+    expected: int
     coverage: float | None
     pooled: ReplayErrors
+    pooled_without_derived: ReplayErrors
     macro: MacroErrors
     datasets: dict[str, ReplayErrors]
     runtimes: dict[str, ReplayErrors]

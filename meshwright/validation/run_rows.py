@@ -1,33 +1,17 @@
-"""Measured runs, one a line -> checked rows, and what is wrong with the lines that are none.
+"""One measured run: its checked fields, and the figures that follow from them.
 
 The format is that of ``benchmarks/data/published_runs`` (its README lists the fields). Of a row only ``id``, ``model``,
-``hardware``, ``parallel`` and ``measured`` must be there; a field that is unknown to this module is ignored. In a CSV
-file the same fields are columns with dotted names (``parallel.tp``); an empty cell is an absent field.
+``hardware``, ``parallel`` and ``measured`` must be there; a field that is unknown to this module is ignored.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
-
-from costmodel.specs import InputError
-from hardware_profiles.errors import explain_validation_error
-from hardware_profiles.files import read_at_most
-from hardware_profiles.json_text import json_kind
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 _MAX_SIZE = 10**6
 _MAX_SEQUENCE = 10**7
-MAX_RUNS_BYTES = 2**28
-_MAX_SHOWN = 200
-_PARTS = ("model", "hardware", "parallel", "measured")
-_TEXTS = ("id", "name", "gpu", "dataset", "source", "runtime")
 _MIB, _GIB = 2**20, 2**30
 Size = Annotated[int, Field(gt=0, le=_MAX_SIZE)]
 # Wider than any machine or run, and narrow enough that no ratio of two overflows.
@@ -113,6 +97,15 @@ class MeasuredFields(_Part):
     extra: MeasuredExtra | None = None
 
 
+def _as_text(value: Any) -> str:
+    """Remarks are shown and never used: whatever a file holds there is no reason to refuse its line."""
+    return "" if value is None else str(value)
+
+
+def _as_texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(_as_text, value)) if isinstance(value, list) else tuple(filter(None, [_as_text(value)]))
+
+
 class RunRow(_Part):
     """One measured run."""
 
@@ -128,102 +121,8 @@ class RunRow(_Part):
     doubtful: bool = False
     config_complete: bool = True
     rank_group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a file: its row, or the reason why it is none. ``where`` is ``file:line``."""
-
-    where: str
-    row: RunRow | None
-    reason: str = ""
-
-
-def read_runs(paths: Sequence[str | Path]) -> Iterator[Line]:
-    """Every line of every file that is not blank, in order.
-
-    Args:
-        paths: JSON Lines files, and CSV files by their suffix. A row without ``dataset`` gets the file's name without its
-            suffix.
-
-    Raises:
-        InputError: when a file cannot be read, or a CSV file has no ``id`` column.
-    """
-    for path in map(Path, paths):
-        try:
-            content = read_at_most(path, MAX_RUNS_BYTES)
-        except OSError as error:
-            raise InputError(f"cannot read the runs file {path}: {error.strerror}") from error
-        if len(content) > MAX_RUNS_BYTES:
-            raise InputError(
-                f"the runs file {path} holds more than {MAX_RUNS_BYTES:,} bytes; split it into smaller ones"
-            )
-        read = _read_csv if path.suffix.casefold() == ".csv" else _read_json_lines
-        yield from read(content, path)
-
-
-def _read_json_lines(content: bytes, path: Path) -> Iterator[Line]:
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            yield _read_json(line, f"{path.name}:{number}", path.stem)
-
-
-def _read_json(content: bytes, where: str, dataset: str) -> Line:
-    try:
-        found = json.loads(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        return Line(where, None, "the line is not UTF-8 text")
-    except (ValueError, RecursionError) as error:
-        return Line(where, None, f"the line is not JSON: {error}"[:_MAX_SHOWN])
-    if not isinstance(found, dict):
-        return Line(where, None, f"found {json_kind(found)}; needed a JSON object with the fields of a run")
-    return _check(found, where, dataset)
-
-
-def _read_csv(content: bytes, path: Path) -> Iterator[Line]:
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-        columns = reader.fieldnames or ()
-        if "id" not in columns:
-            raise InputError(
-                f"{path}: found the columns {', '.join(columns) or 'none'}; needed 'id', 'model.hidden', ..."
-            )
-        for cells in reader:
-            yield _check(_nested(cells), f"{path.name}:{reader.line_num}", path.stem)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text") from error
-    except csv.Error as error:
-        yield Line(f"{path.name}:{reader.line_num}", None, f"the line is not CSV: {error}")
-
-
-def _nested(cells: dict[str | Any, str | Any]) -> dict[str, Any]:
-    """``{"parallel.tp": "2"}`` -> ``{"parallel": {"tp": 2}}``; a cell that is no JSON value is text."""
-    found: dict[str, Any] = {part: {} for part in _PARTS}
-    for column, cell in cells.items():
-        if not isinstance(column, str) or not isinstance(cell, str) or not cell.strip():
-            continue
-        *parents, name = column.strip().split(".")
-        place = found
-        for parent in parents:
-            inner = place.setdefault(parent, {})
-            place = inner if isinstance(inner, dict) else place
-        place[name] = cell.strip() if name in _TEXTS else _value(cell.strip())
-    return found
-
-
-def _value(cell: str) -> Any:
-    try:
-        return json.loads(cell.lower() if cell.casefold() in ("true", "false") else cell)
-    except ValueError:
-        return cell
-
-
-def _check(found: dict[str, Any], where: str, dataset: str) -> Line:
-    try:
-        row = RunRow.model_validate(found)
-    except ValidationError as error:
-        return Line(where, None, explain_validation_error(error, "run", RunRow))
-    return Line(where, row if row.dataset else row.model_copy(update={"dataset": dataset}))
+    flags: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
+    notes: Annotated[str, BeforeValidator(_as_text)] = ""
 
 
 def tokens_per_step(row: RunRow) -> int | None:
@@ -249,13 +148,24 @@ def is_sane_batch(batch: int) -> bool:
 
 def step_time_seconds(row: RunRow) -> float | None:
     """Measured seconds of one step: as stated, from tokens per second, or as derived from the source's TFLOP/s."""
-    measured = row.measured
+    timed = _timed_seconds(row)
+    if timed is not None or row.measured.extra is None:
+        return timed
+    return row.measured.extra.step_time_s_derived
+
+
+def is_derived(row: RunRow) -> bool:
+    """Whether the step time was worked out from TFLOP/s with the source's formula, for want of a measured one."""
+    return _timed_seconds(row) is None and step_time_seconds(row) is not None
+
+
+def _timed_seconds(row: RunRow) -> float | None:
+    measured, tokens = row.measured, tokens_per_step(row)
     if measured.step_time_s is not None:
         return measured.step_time_s
-    tokens = tokens_per_step(row)
-    if measured.tokens_per_s_per_gpu is not None and tokens is not None and row.hardware.n_gpus is not None:
-        return tokens / (measured.tokens_per_s_per_gpu * row.hardware.n_gpus)
-    return None if measured.extra is None else measured.extra.step_time_s_derived
+    if measured.tokens_per_s_per_gpu is None or tokens is None or row.hardware.n_gpus is None:
+        return None
+    return tokens / (measured.tokens_per_s_per_gpu * row.hardware.n_gpus)
 
 
 def tokens_per_second_per_device(row: RunRow) -> float | None:
@@ -281,3 +191,20 @@ def extra_bytes(row: RunRow, kind: str) -> int | None:
 def printed_bytes(row: RunRow) -> int | None:
     """``measured.peak_memory_gb`` in bytes; what kind of memory it is depends on the source."""
     return None if row.measured.peak_memory_gb is None else round(row.measured.peak_memory_gb * _GIB)
+
+
+def describe(row: RunRow) -> str:
+    """Model, devices and layout in one line, as far as the row states them: ``GPT 22B, 8 x A100-80GB, tp 8, micro 4``."""
+    parallel, devices = row.parallel, row.hardware.n_gpus
+    sizes = [(name, getattr(parallel, name)) for name in ("tp", "pp", "vpp", "cp", "dp")]
+    parts = [
+        row.model.name,
+        f"{f'{devices} x ' if devices else ''}{row.hardware.gpu}",
+        *(f"{name} {size}" for name, size in sizes if (size or 1) > 1),
+        f"ZeRO-{parallel.zero_stage}" if parallel.zero_stage else "",
+        f"micro {parallel.micro_batch}" if parallel.micro_batch else "",
+        f"seq {row.model.seq_len}" if row.model.seq_len else "",
+        f"recompute {parallel.recompute}" if parallel.recompute not in (None, "none") else "",
+        parallel.dtype or "",
+    ]
+    return ", ".join(part for part in parts if part)

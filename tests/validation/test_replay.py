@@ -12,7 +12,7 @@ from replay_rows import vary, write
 from costmodel.specs import InputError
 from meshwright import replay
 from meshwright.cli.app import main
-from meshwright.validation import run_rows
+from meshwright.validation import run_files
 from meshwright.validation.results import Replay
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_what_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InputError, match="0 lines read"):  # instead of waiting for somebody to write
         replay(tmp_path / "pipe.jsonl")
-    monkeypatch.setattr(run_rows, "MAX_RUNS_BYTES", 100)
+    monkeypatch.setattr(run_files, "MAX_RUNS_BYTES", 100)
     with pytest.raises(InputError, match="more than 100 bytes"):
         replay(write(tmp_path / "long.jsonl", vary()))
 
