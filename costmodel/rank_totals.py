@@ -15,7 +15,16 @@ from costmodel.activation_memory import EndBytes, LayerBytes
 from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, model_sizes
-from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, LayerGroup, ModelSpec, Phase, RuntimeProfile, TrainingSpec
+from costmodel.specs import (
+    BYTES_PER_ELEMENT,
+    DeviceSpec,
+    LayerGroup,
+    MemoryAccounting,
+    ModelSpec,
+    Phase,
+    RuntimeProfile,
+    TrainingSpec,
+)
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes
 
@@ -38,6 +47,7 @@ class Inputs:
     sizes: ModelSizes
     layers: tuple[LayerBytes, ...]
     end: EndBytes
+    accounting: MemoryAccounting
 
     def bytes_of(self, use: str) -> int:
         """Bytes per element of one of the precision's formats; 0 when there is no such copy."""
@@ -95,6 +105,7 @@ def gather_inputs(
         sizes=model_sizes(model, runtime, cut),
         layers=tuple(layer_model(model, group, training, grid) for group in model.layers),
         end=end_model(model, training, grid),
+        accounting=runtime.memory,
     )
 
 

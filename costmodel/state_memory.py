@@ -46,7 +46,7 @@ torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -129,7 +129,7 @@ def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant,
     sizes = model_sizes(plan.model, runtime, cut)
     chunks = [chunk_sizes(plan.model, sizes, chunk) for chunk in plan_contents(plan, place["pp"]).chunks]
     if runtime.sharding == "flat":
-        return _flat_state(plan, chunks)
+        return _flat_state(plan, chunks, runtime)
     return _fsdp2_state(plan, chunks)
 
 
@@ -213,15 +213,20 @@ def flat_state_bytes(
     )
 
 
-def _flat_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateBytes]:
-    """Equation (10)."""
+def _flat_state(plan: Plan, chunks: list[ChunkSizes], runtime: RuntimeProfile) -> dict[Instant, StateBytes]:
+    """Equation (10), and the runtime's own copies beside the gradients."""
     parallel, precision = plan.parallel, plan.training.precision
     elements = int(reduce(Sizes.__add__, (chunk.total for chunk in chunks)).local[0])
     shards, stage = parallel.data_parallel_shard_size, parallel.zero_stage
     optimizer = plan.training.optimizer
-    after = flat_state_bytes(elements, shards, stage, precision=precision, optimizer=optimizer)
     without_moments = OptimizerSpec(name="sgd", momentum=0.0)
-    before = flat_state_bytes(elements, shards, stage, precision=precision, optimizer=without_moments)
+    held = -(-elements // shards) if stage >= 2 else elements
+    copies = held * runtime.memory.state_bytes.get(precision.compute, 0)
+    before, after = (
+        flat_state_bytes(elements, shards, stage, precision=precision, optimizer=each)
+        for each in (without_moments, optimizer)
+    )
+    before, after = (replace(each, gradients=each.gradients + copies) for each in (before, after))
     return {"after_init": before, "before_reduction": after, "after_step": after}
 
 

@@ -1,7 +1,7 @@
 """Read runtime profiles: one YAML file per training framework, beside this module.
 
-A file that ``extends`` another states only what differs; ``constants``, ``precisions`` and ``sources`` are merged entry by
-entry. Below all profiles lie the constants that stacks have in common, ``costmodel/constants/shared.yaml``.
+A file that ``extends`` another states only what differs; ``constants``, ``memory``, ``precisions`` and ``sources`` are merged
+entry by entry. Below all profiles lie the constants that stacks have in common, ``costmodel/constants/shared.yaml``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from costmodel.specs import InputError, RuntimeProfile
 
 _FOLDER = Path(__file__).parent
 _CONSTANTS = _FOLDER.parent / "constants"
-_MERGED = ("constants", "precisions", "sources")
+_MERGED = ("constants", "memory", "precisions", "sources")
 
 
 def list_runtimes() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from costmodel.specs.estimate import (
     StageMemory,
     Term,
 )
+from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.model import AttentionSpec, FeedForwardSpec, LayerGroup, ModelSpec
 from costmodel.specs.observation import Comparison, FieldComparison, Instant, Observation, RankMemory, RankPeak
 from costmodel.specs.parallel import ParallelConfig, PipelineSchedule, ZeroStage
@@ -97,6 +98,7 @@ __all__ = [
     "LayerGroup",
     "LevelSpec",
     "LinkSpec",
+    "MemoryAccounting",
     "MemoryTerm",
     "MissTerm",
     "ModelSpec",
@@ -123,6 +125,7 @@ __all__ = [
     "RuntimeProfile",
     "RuntimeRef",
     "Spec",
+    "StageCosts",
     "StageMemory",
     "StageSpec",
     "Term",

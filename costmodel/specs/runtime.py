@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from costmodel.specs.estimate import Evidence
+from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.parallel import PipelineSchedule, ZeroStage
 from costmodel.specs.training import PrecisionSpec
 from hardware_profiles.spec import Spec
@@ -54,7 +55,9 @@ class RuntimeProfile(Spec):
     those that refuse fewer micro-batches than pipeline stages. ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion`` and ``flash_attention_version``: the kernels it uses unless a run
     says otherwise. ``constants``: named
-    stack costs, listed in docs/architecture.md.
+    stack costs, listed in docs/architecture.md. ``memory``: what it keeps on a device. ``stage_costs``: how it deals layers
+    to pipeline stages; None: evenly. ``site_rate`` and ``memory_margin``: rate of kernels and allocated bytes over the
+    prediction's, as a site's own runs say (`costmodel.site`).
     """
 
     name: str
@@ -82,4 +85,8 @@ class RuntimeProfile(Spec):
     constants: dict[str, Constant]
     sources: dict[str, str] = Field(default={})
     overlap_slowdown: NonNegativeFloat = 1.0
+    memory: MemoryAccounting = MemoryAccounting()
+    stage_costs: StageCosts | None = None
+    site_rate: float = Field(default=1.0, gt=0)
+    memory_margin: float = Field(default=1.0, gt=0)
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()

@@ -18,7 +18,7 @@ from costmodel.models.loader import build_model
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.schedules import rank_operations
-from costmodel.specs import ModelSpec, ParallelConfig, TrainingSpec
+from costmodel.specs import MemoryAccounting, ModelSpec, ParallelConfig, TrainingSpec
 
 GIB = 2**30
 BATCH, SEQUENCE = 2, 64
@@ -162,6 +162,7 @@ def published(
 
 
 # Table 3 of arXiv 2205.05198: 22B, 175B (GPT-3), 530B (MT-NLG) and 1T, sequences of 2,048, tensor parallel 8.
+WITH_DROPOUT = MemoryAccounting(dropout_masks=True)
 SIZES = {"22B": (6144, 64, 4), "175B": (12288, 96, 1), "530B": (20480, 128, 1), "1T": (25600, 160, 1)}
 
 
@@ -176,7 +177,7 @@ def test_equations_1_2_4_and_6_of_selective_recomputation(name: str) -> None:
         model, training, grid = published(
             hidden=h, heads=a, batch=b, tensor_parallel=tensor_parallel, sequence_parallel=sequence_parallel
         )
-        return megatron_layer_bytes(model, model.layers[0], training, grid, dropout_masks=True)
+        return megatron_layer_bytes(model, model.layers[0], training, grid, accounting=WITH_DROPOUT)
 
     alone, tensor, sequence = layer(1, False), layer(t, False), layer(t, True)
     assert int(alone.kept[0]) == sbh * 34 + 5 * a * s * sbh // h
@@ -213,7 +214,7 @@ def test_figure_1_activations_of_the_first_stage(
         model, training, grid = published(
             hidden=h, heads=a, batch=b, tensor_parallel=8, sequence_parallel=sequence_parallel
         )
-        layer = megatron_layer_bytes(model, model.layers[0], training, grid, dropout_masks=True)
+        layer = megatron_layer_bytes(model, model.layers[0], training, grid, accounting=WITH_DROPOUT)
         kept = layer.kept - layer.attention_internals * sequence_parallel
         assert in_flight_layers * int(kept[0]) / GIB == pytest.approx(expected, rel=1e-9)
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from costmodel.build import build_plan
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check
-from costmodel.specs import InputError, ParallelConfig, Plan, RuntimeProfile, TrainingSpec
+from costmodel.specs import InputError, ModelSpec, ParallelConfig, Plan, RuntimeProfile, TrainingSpec
+from costmodel.stages import split_by_cost
 from hardware_profiles.types import ClusterSpec
 from meshwright.validation.adapters import words
 from meshwright.validation.adapters.dimensions import build_model_spec
@@ -48,7 +49,16 @@ def adapt(row: RunRow) -> AdaptedRun:
     recompute = words.recompute_kind(row.parallel.recompute, framework)
     try:
         training = _training(row, runtime, cluster)
-        plan = build_plan(model, cluster, training, runtime, ParallelConfig(**sizes), recompute=recompute)
+        parallel = ParallelConfig(**sizes)
+        plan = build_plan(
+            model,
+            cluster,
+            training,
+            runtime,
+            parallel,
+            recompute=recompute,
+            layers_per_stage=_layers_per_stage(model, runtime, parallel),
+        )
     except ValidationError as error:
         problem = error.errors()[0]
         raise UnsupportedRunError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
@@ -56,6 +66,13 @@ def adapt(row: RunRow) -> AdaptedRun:
         raise UnsupportedRunError(str(error)) from error
     _check_rules(plan, runtime, borrowed=framework != runtime.name)
     return AdaptedRun(framework=framework, runtime=runtime, plan=plan)
+
+
+def _layers_per_stage(model: ModelSpec, runtime: RuntimeProfile, parallel: ParallelConfig) -> tuple[int, ...] | None:
+    """Layers as the framework deals them to its stages; None: evenly."""
+    if runtime.stage_costs is None or parallel.num_model_chunks > 1:
+        return None
+    return split_by_cost(model, runtime.stage_costs, parallel.pipeline_parallel_size)
 
 
 def _refuse_foreign(row: RunRow) -> None:
