@@ -5,6 +5,7 @@ A group is ``size`` devices at equal distances of ``stride`` device numbers. Lev
 groups do the same at the same time. A ring enters and leaves every unit once per member (NCCL's rings), so
 
     (1) rate of level l = link x max(1, ports / u_l) x g_l, at most link x ports / a, over oversubscription
+        times min(1, (g_{l+1} - g_l) x peer fraction) inside a node without a switch
     (2) rate of the ring = the smallest rate of the levels that the group spans
     (3) all-gather, reduce-scatter of S bytes in total:  (n - 1)/n S / rate + ring latency
     (4) all-reduce:                                     2 (n - 1)/n S / rate + 2 min(ring, tree) latency
@@ -51,6 +52,7 @@ class Network:
     rate: tuple[float, ...]
     ports: tuple[int, ...]
     latency: tuple[float, ...]
+    peer: tuple[float, ...]
     names: tuple[str, ...]
     gloo: bool
     growth: float = 0.0
@@ -73,6 +75,7 @@ def _network(levels: tuple[LevelSpec, ...], gloo: bool, growth: float) -> Networ
         rate=tuple(link_rate(level) for level in levels),
         ports=tuple(level.ports for level in levels),
         latency=tuple(level.link.latency_seconds for level in levels),
+        peer=tuple(level.link.peer_fraction for level in levels),
         names=tuple(level.link.name for level in levels),
         gloo=gloo,
         growth=growth,
@@ -101,6 +104,7 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
         concurrent = np.maximum(1.0, np.minimum(unit, devices) / members)
         port = net.rate[index]
         reached = np.minimum(port * max(1.0, net.ports[index] / unit) * members, port * net.ports[index] / concurrent)
+        reached = reached * np.minimum(1.0, np.maximum(1.0, units - 1.0) * net.peer[index])
         if index:
             reached = reached / (1.0 + net.growth * np.log2(units))
         slower = (units > 1) & (reached < rate)
@@ -172,7 +176,7 @@ def boundary_seconds(net: Network, *, message_bytes: Column, stride: Column, ran
     for index, unit in enumerate(net.unit[:-1]):
         crosses = (sender // unit != receiver // unit) | ((sender + last) // unit != (receiver + last) // unit)
         senders = np.minimum(stride, unit)[:, None]
-        reached = np.minimum(net.rate[index], net.rate[index] * net.ports[index] / senders)
+        reached = np.minimum(net.rate[index], net.rate[index] * net.ports[index] / senders) * net.peer[index]
         cost = message_bytes[:, None] / reached + net.latency[index]
         seconds = np.where(crosses, np.maximum(seconds, cost), seconds)
     return seconds

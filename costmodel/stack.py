@@ -25,6 +25,7 @@ class Stack:
         data_parallel_overlap: share of data-parallel communication that hides behind computation, where it can.
         straggler_growth: growth of computation per doubling of the nodes: all wait for the slowest device.
         wide_group_growth: growth of a collective's time per byte per doubling of the nodes it spans.
+        site_rate: rate of kernels at a site over the modelled one, of `costmodel.site`; 1 without a site.
         power_exponent: of the clock in the power limit, `costmodel.compute.power_fraction`.
         parameter_broadcast_seconds: per rank of the shard group, when ZeRO-1 and 2 send updated parameters as one
             broadcast from every rank.
@@ -77,6 +78,7 @@ class Stack:
     data_parallel_overlap: float
     straggler_growth: float
     wide_group_growth: float
+    site_rate: float
     power_exponent: float
     parameter_broadcast_seconds: float
     shard_rate: float
@@ -130,7 +132,7 @@ _FUSED_BY: dict[KernelFusion, tuple[str, ...]] = {
     "norms": ("rmsnorm",),
     "full": ("rmsnorm", "rotary", "gate", "new_gelu"),
 }
-_DERIVED = ("fused_attention_rate",)
+_DERIVED = ("fused_attention_rate", "site_rate")
 STACK_CONSTANTS = tuple(field.name for field in fields(Stack) if field.name not in _DERIVED)
 
 
@@ -149,7 +151,10 @@ def read_stack(runtime: RuntimeProfile) -> Stack:
     value = {name: runtime.constants[name].value for name in STACK_CONSTANTS if name in runtime.constants}
     fused = _FUSED_BY[runtime.kernel_fusion]
     value |= {name: runtime.constants[f"fused_{name}"].value for name in _KERNELS if name.startswith(fused)}
+    if runtime.unfused_softmax == "eager":
+        value["score_traffic_bytes"] = runtime.constants["eager_score_traffic_bytes"].value
     value["fused_attention_rate"] = (
         1.0 if runtime.flash_attention_version == 2 else runtime.constants["flash_1_rate"].value
     )
+    value["site_rate"] = runtime.site_rate
     return Stack(**value)

@@ -65,7 +65,8 @@ class LinkSpec(Spec):
 
     ``nominal_bytes_per_second`` is the data sheet's rate; ``measured_bytes_per_second`` (a measured
     all-reduce bus bandwidth per port) is preferred where given; otherwise large messages reach
-    ``efficiency`` times the nominal rate. ``latency_seconds`` is the cost of one hop of a collective.
+    ``efficiency`` times the nominal rate. ``latency_seconds`` is the cost of one hop of a collective. ``peer_fraction`` is the
+    share of the rate that goes to one peer: 1 through a switch, less where links join pairs of devices.
     """
 
     name: str
@@ -73,6 +74,7 @@ class LinkSpec(Spec):
     measured_bytes_per_second: Rate | None = None
     efficiency: float = Field(ge=1e-6, le=1)
     latency_seconds: Latency
+    peer_fraction: float = Field(default=1.0, gt=0, le=1)
 
 
 class LevelSpec(Spec):

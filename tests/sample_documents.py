@@ -116,6 +116,7 @@ def sample_runtime(name: str = "torch") -> RuntimeProfile:
         memory_model="torch",
         kernel_fusion="none",
         flash_attention_version=2,
+        unfused_softmax="eager",
         schedules=("none", "naive", "gpipe", "1f1b", "interleaved_1f1b"),
         recompute_kinds=("none", "core_attention", "full"),
         uneven_stages=True,

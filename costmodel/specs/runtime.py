@@ -53,7 +53,8 @@ class RuntimeProfile(Spec):
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
     those that refuse fewer micro-batches than pipeline stages. ``memory_model``: whose way to hold activations,
-    buffers and states is counted. ``kernel_fusion`` and ``flash_attention_version``: the kernels it uses unless a run
+    buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
+    ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
     says otherwise. ``constants``: named
     stack costs, listed in docs/architecture.md. ``memory``: what it keeps on a device. ``stage_costs``: how it deals layers
     to pipeline stages; None: evenly. ``site_rate`` and ``memory_margin``: rate of kernels and allocated bytes over the
@@ -65,6 +66,7 @@ class RuntimeProfile(Spec):
     memory_model: Literal["torch", "megatron"]
     kernel_fusion: KernelFusion
     flash_attention_version: Literal[1, 2]
+    unfused_softmax: Literal["fused", "eager"]
     zero_stages: tuple[ZeroStage, ...]
     hybrid_shard: bool
     hierarchical_partition: bool

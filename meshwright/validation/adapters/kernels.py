@@ -25,11 +25,9 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
     if "flash" in kernel or "fa" in kernel:
         update["flash_attention_version"] = 1 if "v1" in kernel else 2
     if "torch" in kernel:
-        constants = dict(runtime.constants)
-        constants["score_traffic_bytes"] = constants["eager_score_traffic_bytes"]
-        update["constants"] = constants
+        update["unfused_softmax"] = "eager"
     if _synchronous(row, runtime):
-        constants = dict(update.get("constants", runtime.constants))
+        constants = dict(runtime.constants)
         constants |= {name: constants[name].model_copy(update={"value": 0.0}) for name in _OVERLAPS}
         update["constants"] = constants
     return runtime.model_copy(update=update) if update else runtime
