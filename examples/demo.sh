@@ -16,7 +16,7 @@ show() {
 }
 
 say "1. What can this machine do? ($PROCESSES processes share its cores; about 20 s)"
-show meshwright hardware measure --quick --processes "$PROCESSES" -o "$OUTPUT/cpu.yaml"
+show meshwright hardware measure --quick --device cpu --processes "$PROCESSES" -o "$OUTPUT/cpu.yaml"
 
 say "2. Which plan trains llama-3-70b fastest on 8 nodes of 8 H100, and why?"
 show meshwright plan --model llama-3-70b --cluster 8x8xH100-SXM --global-batch-size 1024 --sequence-length 8192 \

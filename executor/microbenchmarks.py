@@ -1,16 +1,12 @@
-"""What one process of this machine reaches while all the others do the same.
+"""What one process of a machine reaches while all the others do the same.
 
-Every function runs for about ``window`` seconds between two barriers and returns the mean time of one
-call: with more processes than cores a process only gets slices of a core, and a median or a minimum
-would show the slice, not the share. There, local calls are timed by the processor time they use, divided
-by the process's share of a core: what other programs take meanwhile is no property of the device, while
-the caches and the memory bus that the processes compete for are.
+Every function runs for about ``window`` seconds and returns the mean seconds of one call on the stopwatch's device.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,75 +14,49 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.cores import num_cores
+from executor.stopwatch import Stopwatch
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def mean_seconds(call: Callable[[], object], window: float) -> float:
-    """Mean seconds of a local call, all processes running it at the same time."""
-    share = min(1.0, num_cores() / dist.get_world_size())
-    clock = time.thread_time if share < 1 else time.perf_counter
-    call()
-    dist.barrier()
-    start, began = time.perf_counter(), clock()
-    count = 0
-    while time.perf_counter() - start < window or count < 2:
-        call()
-        count += 1
-    return (clock() - began) / count / share
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_LAUNCHES = 100
 
 
-def mean_collective_seconds(call: Callable[[], object], window: float) -> float:
-    """Mean seconds of a collective call; all processes agree on the number of repetitions."""
-    call()
-    dist.barrier()
-    start = time.perf_counter()
-    call()
-    once = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-    dist.all_reduce(once, op=dist.ReduceOp.MAX)
-    count = max(2, min(1000, int(window / float(once))))
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count
-
-
-def gemm_seconds(rows: int, inner: int, columns: int, precision: str, window: float) -> float:
+def gemm_seconds(watch: Stopwatch, rows: int, inner: int, columns: int, *, precision: str, window: float) -> float:
     """Seconds of one product of [rows, inner] by [inner, columns].
 
     The mean over the three products of a linear layer's training: X W^T forward, dY W and dY^T X backward.
     """
-    dtype = DTYPES[precision]
-    x = torch.randn(rows, inner).to(dtype)
-    weight = torch.randn(columns, inner).to(dtype)
-    dy = torch.randn(rows, columns).to(dtype)
+    dtype, device = DTYPES[precision], watch.device
+    x = torch.randn(rows, inner, device=device).to(dtype)
+    weight = torch.randn(columns, inner, device=device).to(dtype)
+    dy = torch.randn(rows, columns, device=device).to(dtype)
 
     def call() -> None:
         torch.mm(x, weight.t())
         torch.mm(dy, weight)
         torch.mm(dy.t(), x)
 
-    return mean_seconds(call, window) / 3
+    return watch.local(call, window) / 3
 
 
-def stream_seconds(num_bytes: int, window: float) -> float:
+def stream_seconds(watch: Stopwatch, num_bytes: int, *, window: float) -> float:
     """Seconds of an out-of-place fp32 addition that reads 2/3 and writes 1/3 of ``num_bytes``."""
     count = num_bytes // 12
-    left, right = torch.ones(count), torch.ones(count)
-    return mean_seconds(lambda: left + right, window)
+    left, right = torch.ones(count, device=watch.device), torch.ones(count, device=watch.device)
+    return watch.local(lambda: left + right, window)
 
 
-def elementwise_cost(tokens: int, hidden_size: int, window: float) -> tuple[float, int, int]:
+def elementwise_cost(
+    watch: Stopwatch, tokens: int, hidden_size: int, *, precision: str, window: float
+) -> tuple[float, int, int]:
     """Seconds, bytes moved and operations of the memory-bound part of a layer's training, operation by operation.
 
-    A normalisation, a gate and a residual addition on [tokens, hidden_size], forward and backward in fp32.
+    A normalisation, a gate and a residual addition on [tokens, hidden_size], forward and backward.
     """
-    x = torch.randn(tokens, hidden_size, requires_grad=True)
-    gate = torch.randn(tokens, hidden_size, requires_grad=True)
-    weight = torch.ones(hidden_size, requires_grad=True)
-    upstream = torch.ones(tokens, hidden_size)
+    form: dict[str, Any] = {"device": watch.device, "dtype": DTYPES[precision]}
+    x = torch.randn(tokens, hidden_size, requires_grad=True, **form)
+    gate = torch.randn(tokens, hidden_size, requires_grad=True, **form)
+    weight = torch.ones(hidden_size, requires_grad=True, **form)
+    upstream = torch.ones(tokens, hidden_size, **form)
 
     def call() -> None:
         normalised = weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
@@ -94,30 +64,53 @@ def elementwise_cost(tokens: int, hidden_size: int, window: float) -> tuple[floa
 
     with _OperationCounter() as counter:
         call()
-    return mean_seconds(call, window), counter.moved_bytes, counter.count
+    return watch.local(call, window), counter.moved_bytes, counter.count
 
 
-def attention_seconds(heads: int, sequence_length: int, head_dim: int, window: float) -> float:
-    """Seconds of causal fused attention of one sequence, forward, in fp32."""
-    q, k, v = (torch.randn(1, heads, sequence_length, head_dim) for _ in range(3))
-    return mean_seconds(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), window)
+def attention_seconds(
+    watch: Stopwatch, heads: int, sequence_length: int, head_dim: int, *, precision: str, window: float
+) -> float:
+    """Seconds of causal fused attention of one sequence, forward."""
+    form: dict[str, Any] = {"device": watch.device, "dtype": DTYPES[precision]}
+    q, k, v = (torch.randn(1, heads, sequence_length, head_dim, **form) for _ in range(3))
+    return watch.local(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), window)
 
 
-def dispatch_seconds(window: float) -> float:
+def dispatch_seconds(watch: Stopwatch, *, window: float) -> float:
     """Seconds to dispatch one eager operation, averaged over a training step of a block too small to compute.
 
     The block (normalisation, projections, rotation, attention, gated feed-forward) is run forward and
     backward and its time divided by the number of operations that reach the dispatcher.
     """
-    block = _TinyBlock()
-    x = torch.randn(1, 2, 8, requires_grad=True)
+    block = _TinyBlock().to(watch.device)
+    x = torch.randn(1, 2, 8, requires_grad=True, device=watch.device)
 
     def call() -> None:
         block(x).sum().backward()
 
     with _OperationCounter() as counter:
         call()
-    return mean_seconds(call, window) / counter.count
+    return watch.local(call, window) / counter.count
+
+
+def launch_seconds(watch: Stopwatch, *, window: float) -> float:
+    """Seconds from one kernel to the next where each does next to nothing: what the host needs to start one."""
+    x = torch.zeros(1, device=watch.device)
+
+    def call() -> None:
+        for _ in range(_LAUNCHES):
+            x.add_(1)
+
+    return watch.local(call, window) / _LAUNCHES
+
+
+def copy_seconds(watch: Stopwatch, num_bytes: int, *, to_device: bool, pinned: bool, window: float) -> float:
+    """Seconds to copy ``num_bytes`` between the host's memory and the device's (on a CPU: within its memory)."""
+    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+    host.zero_()
+    there = torch.zeros(num_bytes, dtype=torch.uint8, device=watch.device)
+    target, source = (there, host) if to_device else (host, there)
+    return watch.local(lambda: target.copy_(source, non_blocking=pinned), window)
 
 
 class _OperationCounter(TorchDispatchMode):
@@ -162,37 +155,40 @@ class _TinyBlock(torch.nn.Module):
         return self.norm * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
-def all_reduce_seconds(num_bytes: int, window: float) -> float:
-    """Seconds to all-reduce an fp32 buffer of ``num_bytes`` over all processes."""
-    buffer = torch.zeros(num_bytes // 4)
-    return mean_collective_seconds(lambda: dist.all_reduce(buffer), window)
+def make_collective(kind: str, num_bytes: int, group: dist.ProcessGroup, device: torch.device) -> Callable[[], object]:
+    """A call of one collective on ``num_bytes`` (all ranks' parts together) in fp32 over a group.
+
+    Args:
+        kind: all_reduce, all_gather, reduce_scatter or point_to_point (every process sends ``num_bytes`` to its successor
+            and receives from its predecessor).
+        num_bytes: a multiple of 4 times the size of the group.
+        group: the processes.
+        device: where the buffers lie.
+    """
+    size = dist.get_world_size(group)
+    whole = torch.zeros(num_bytes // 4 // size * size, device=device)
+    part = torch.zeros(whole.numel() // size, device=device)
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole, group=group)
+    if kind == "all_gather":
+        return lambda: dist.all_gather_single(whole, part, group=group)
+    if kind == "reduce_scatter":
+        return lambda: dist.reduce_scatter_single(part, whole, group=group)
+    return _exchange(whole, group)
 
 
-def all_gather_seconds(num_bytes: int, window: float) -> float:
-    """Seconds to all-gather an fp32 result of ``num_bytes`` over all processes."""
-    size = dist.get_world_size()
-    part = torch.zeros(num_bytes // 4 // size)
-    whole = torch.zeros(part.numel() * size)
-    return mean_collective_seconds(lambda: dist.all_gather_single(whole, part), window)
-
-
-def reduce_scatter_seconds(num_bytes: int, window: float) -> float:
-    """Seconds to reduce-scatter an fp32 buffer of ``num_bytes`` over all processes."""
-    size = dist.get_world_size()
-    part = torch.zeros(num_bytes // 4 // size)
-    whole = torch.zeros(part.numel() * size)
-    return mean_collective_seconds(lambda: dist.reduce_scatter_single(part, whole), window)
-
-
-def point_to_point_seconds(num_bytes: int, window: float) -> float:
-    """Seconds of one hop: every process sends ``num_bytes`` to its successor and receives from its predecessor."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    sent, received = torch.zeros(num_bytes // 4), torch.zeros(num_bytes // 4)
+def _exchange(sent: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], object]:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    successor = dist.get_global_rank(group, (rank + 1) % size)
+    predecessor = dist.get_global_rank(group, (rank - 1) % size)
+    received = torch.zeros_like(sent)
 
     def call() -> None:
-        pending = [dist.isend(sent, (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
-        for work in pending:
-            if work is not None:
-                work.wait()
+        operations = [
+            dist.P2POp(dist.isend, sent, successor, group),
+            dist.P2POp(dist.irecv, received, predecessor, group),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
 
-    return mean_collective_seconds(call, window)
+    return call

@@ -53,6 +53,7 @@ def detect(
         InputError: a file cannot be read, nothing in them is usable, or the device is not in the catalogue.
     """
     wanted = None if nodes is None else whole_number("nodes", nodes, 1, 1_000_000)
+    smi: Report | None
     if nvidia_smi is None and topology is None and not nccl_tests:
         smi, matrix, tests = _run_programs()
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from meshwright.plan_files import load_plan
 
 if TYPE_CHECKING:
     from costmodel.specs import Comparison
+    from executor.measured_draft import Measured
 
 QUICK_SECONDS = 20.0
 THOROUGH_SECONDS = 120.0
@@ -103,21 +105,51 @@ def loss_difference(observation: Observation, reference: Observation) -> float:
     return max(abs(a - b) for a, b in zip(observation.losses, reference.losses, strict=True))
 
 
-def measure(*, processes: int, quick: bool = True) -> ClusterSpec:
-    """A profile of this machine's CPU as a cluster of ``processes`` devices.
+def measure(*, processes: int | None = None, quick: bool = True, device: str | None = None) -> ClusterSpec:
+    """A profile of this machine as a cluster of ``processes`` devices, or under torchrun of all its machines.
 
     Args:
-        processes: processes that will train side by side, each one device with its share of the cores.
+        processes: processes that will train side by side: on a CPU each one device with its share of the cores (needed
+            there), else one for each CUDA device. None under torchrun, which states it.
         quick: about 20 seconds; otherwise two minutes.
+        device: cpu or cuda; None takes CUDA devices where there are any.
 
     Raises:
-        InputError: when ``processes`` is not a number this machine can run, or torch is missing.
+        InputError: when ``processes`` is not a number this machine can run, there is no such device, or torch is missing.
         ExecutionError: when a measuring process fails.
     """
-    require_torch()
-    from executor.measure import measure_cpu
+    return measure_with_findings(processes=processes, quick=quick, device=device).cluster
 
-    return measure_cpu(whole_number("processes", processes, 1), QUICK_SECONDS if quick else THOROUGH_SECONDS)
+
+def measure_with_findings(
+    *,
+    processes: int | None = None,
+    quick: bool = True,
+    device: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """What `measure` returns, with every measured number and how well its fit holds the measurements.
+
+    Args:
+        processes: as in `measure`.
+        quick: as in `measure`.
+        device: as in `measure`.
+        progress: told what is measured next.
+
+    Raises:
+        InputError: as `measure`.
+        ExecutionError: as `measure`.
+    """
+    require_torch()
+    from executor.measure import measure_machine
+
+    return measure_machine(
+        kind=device,
+        num_processes=None if processes is None else whole_number("processes", processes, 1),
+        budget_seconds=QUICK_SECONDS if quick else THOROUGH_SECONDS,
+        quick=quick,
+        progress=progress,
+    )
 
 
 def check_processes(processes: int) -> None:

@@ -60,6 +60,8 @@ def nvlink_link(topology: Topology, usual: LinkSpec, architecture: str, source: 
     direct = count * (len(topology.devices) - 1)
     links = direct if direct <= full else count
     rate = links * one
+    if links > count:  # a pair has only its own links; see LinkSpec.peer_fraction
+        usual = usual.model_copy(update={"peer_fraction": count / links})
     if abs(rate / usual.nominal_bytes_per_second - 1) < _SAME_RATE:
         return NodeLink(usual, {})
     link = usual.model_copy(update={"nominal_bytes_per_second": rate, "measured_bytes_per_second": None})

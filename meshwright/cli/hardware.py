@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
 
 from meshwright.cli import options
 from meshwright.cli.detect import detect_hardware
-from meshwright.cli.output import answer_console, print_json, print_notice
+from meshwright.cli.measure import measure_hardware
+from meshwright.cli.output import answer_console, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -50,27 +49,3 @@ def show_hardware(
         print_json(spec)
     else:
         render_cluster(answer_console(), spec, sources=sources)
-
-
-def measure_hardware(
-    processes: Annotated[
-        int,
-        options.number("--processes", "Processes that train side by side."),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", readable=False, help="Cluster file (YAML) to write.")],
-    quick: Annotated[bool, typer.Option("--quick/--thorough", help="About 20 seconds, or two minutes.")] = True,
-    force: options.Force = False,
-) -> None:
-    """Measure this machine's CPU and write it as a cluster to plan for."""
-    from hardware_profiles.loader import save_cluster
-    from meshwright.cli.render.hardware import render_cluster
-    from meshwright.files import YAML_SUFFIXES, check_output
-    from meshwright.running import check_processes, measure
-
-    check_output(output, force=force, suffixes=YAML_SUFFIXES)
-    check_processes(processes)
-    print_notice(f"measuring {processes} processes side by side, about {20 if quick else 120} s ...")
-    cluster = measure(processes=processes, quick=quick)
-    save_cluster(cluster, output, force=force)
-    render_cluster(answer_console(), cluster)
-    print_notice(f"wrote {output}; plan for it with: meshwright plan --cluster {quote(str(output))} ...")
