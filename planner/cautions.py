@@ -25,8 +25,23 @@ def find_cautions(space: Space, found: Search) -> tuple[str, ...]:
         _idle(best, space),
         _normalised(best, space),
         _positions(best),
+        network_caution(best),
     )
     return tuple(text for part in parts for text in part)
+
+
+def network_caution(plan: Plan) -> Iterator[str]:
+    """One warning where the plan leaves its nodes over a network that nobody measured."""
+    cluster = plan.cluster
+    if plan.num_devices_used <= cluster.devices_per_node:
+        return
+    unmeasured = [level.link for level in cluster.levels[1:] if level.link.measured_bytes_per_second is None]
+    if unmeasured:
+        names = " and ".join(dict.fromkeys(link.name for link in unmeasured))
+        yield (
+            f"only nominal rates of {names} are known, of which {unmeasured[0].efficiency:.0%} is assumed to be reached; "
+            "measure it (meshwright hardware measure under torchrun, or nccl-tests and meshwright hardware detect)"
+        )
 
 
 def _memory(best: Plan, found: Search) -> Iterator[str]:

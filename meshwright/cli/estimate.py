@@ -77,6 +77,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     from meshwright.inputs import parse_tokens
     from meshwright.plan_files import save_plan
     from meshwright.planning import notices
+    from planner.cautions import network_caution
 
     if values["tokens"] is not None:
         parse_tokens(values["tokens"])
@@ -85,7 +86,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     unpriced = _stated_plan(values, stated, command=command)
     plan = with_estimate(unpriced, predict(unpriced, ignore_memory=values["ignore_memory"]))
     assert plan.estimate is not None
-    print_warnings(notices(plan))
+    print_warnings((*notices(plan), *network_caution(plan)))
     if not plan.estimate.fits and not values["ignore_memory"]:
         _show_miss(explain_miss(plan), as_json=values["as_json"])
         raise typer.Exit(NO_FEASIBLE_PLAN)

@@ -73,3 +73,22 @@ def test_zero_on_one_device_is_normalised_with_a_warning() -> None:
 def test_rotary_positions_beyond_the_configured_ones_are_named(sequence: int, warned: bool) -> None:
     found = recommend(plan_space(sequence=sequence, cluster=make_cluster(memory_bytes=200 * GIB), batch=8))
     assert any("exceeds the 4096 positions" in text for text in found.warnings) == warned
+
+
+def test_a_network_that_nobody_measured_is_named_once() -> None:
+    fix = {"num_devices_used": "8"}
+    nominal = recommend(plan_space(cluster=make_cluster(nodes=2, per_node=4), fix=fix))
+    (warning,) = [text for text in nominal.warnings if "nominal rates" in text]
+    efficiency = nominal.best.cluster.levels[1].link.efficiency
+    assert warning.startswith(f"only nominal rates of between are known, of which {efficiency:.0%} is assumed")
+    assert "meshwright hardware measure under torchrun" in warning
+    cluster = make_cluster(nodes=2, per_node=4)
+    level = cluster.levels[1]
+    link = level.link.model_copy(update={"measured_bytes_per_second": 2e10})
+    known = cluster.model_copy(update={"levels": (cluster.levels[0], level.model_copy(update={"link": link}))})
+    assert not any("nominal rates" in text for text in recommend(plan_space(cluster=known, fix=fix)).warnings)
+
+
+def test_a_plan_inside_one_node_needs_no_network() -> None:
+    found = recommend(plan_space(cluster=make_cluster(nodes=2, per_node=4), fix={"num_devices_used": "4"}))
+    assert not any("nominal rates" in text for text in found.warnings)
