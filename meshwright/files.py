@@ -32,7 +32,7 @@ def read_document(path: str | Path, *, what: str) -> dict[str, Any]:
         InputError: when the file is missing, a folder, unreadable, too large, not text, or not a mapping.
     """
     path = to_path(path, what=what)
-    text = _read_text(path, what=what)
+    text = read_text(path, what=what)
     if path.suffix in YAML_SUFFIXES or (path.suffix != ".json" and not text.lstrip().startswith("{")):
         return _only_json_values(read_yaml_mapping(path, what), path, what)
     content = parse_json(text, f"{what} {path}")
@@ -103,7 +103,12 @@ def dump_document(content: dict[str, Any], *, suffix: str) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _read_text(path: Path, *, what: str) -> str:
+def read_text(path: Path, *, what: str, needed: str = "JSON or YAML text") -> str:
+    """The whole text of a file; ``what`` and ``needed`` name it in messages.
+
+    Raises:
+        InputError: when the file is missing, a folder, unreadable, too large, empty, or not text.
+    """
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; needed a {what}")
@@ -120,7 +125,7 @@ def _read_text(path: Path, *, what: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise InputError(f"{path} is not a {what}: found binary data; needed JSON or YAML text")
+        raise InputError(f"{path} is not a {what}: found binary data; needed {needed}")
     if not text.strip():
         raise InputError(f"{path} is not a {what}: the file is empty")
     return text

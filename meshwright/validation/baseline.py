@@ -27,7 +27,9 @@ def naive_step_time_seconds(plan: Plan) -> float:
     training = plan.training
     tokens = training.global_batch_size * training.sequence_length
     peak = plan.cluster.device.peak_flops_per_second[training.precision.compute]
-    needed_flops = FLOPS_PER_PARAMETER_AND_TOKEN * num_parameters(plan.model) * tokens
+    # Padding of the vocabulary depends on the layout, which folklore does not know.
+    parameters = num_parameters(plan.model.model_copy(update={"padded_vocab_size": plan.model.vocab_size}))
+    needed_flops = FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens
     return needed_flops / (MODEL_FLOPS_UTILIZATION * plan.num_devices_used * peak)
 
 

@@ -117,6 +117,7 @@ class MacroErrors(Spec):
     bias: float | None
     within_20_percent: float | None
     interval_coverage: float | None
+    interval_mean_width: float | None
     pair_order: float | None
     pair_order_of_groups: float | None
     regret_top1: float | None
