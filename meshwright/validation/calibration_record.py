@@ -21,21 +21,23 @@ class _Part(BaseModel):
 class FoldErrors(_Part):
     """Relative errors of the step times of some rows; None where there is none.
 
-    ``runtime_known``: whether rows of other datasets had told the fit of the dataset's runtime; None where no one asks.
+    ``runtime_known``: whether most rows are of runtimes that the fit had seen in other datasets; None of all datasets
+    together.
     """
 
     rows: NonNegativeInt
     median: float | None = None
     mean: float | None = None
     bias: float | None = None
+    within_20_percent: float | None = None
     runtime_known: bool | None = None
 
 
 class Constant(_Part):
-    """One fitted number: what it belongs to, its bounds, where it began, and how sure it is."""
+    """One fitted number: what it belongs to (an accelerator family or a runtime; nothing: all), bounds, prior, uncertainty."""
 
     name: str
-    owner: str
+    owner: str | None = None
     value: float
     prior: float | None = None
     low: float | None = None
@@ -44,7 +46,7 @@ class Constant(_Part):
 
 
 class CalibrationRecord(_Part):
-    """Errors by dataset and constants. ``bands``: where the intervals come from, one mapping a line."""
+    """Errors by dataset and of ``all``, and constants. ``bands``: where the intervals come from, one mapping a line."""
 
     date: str
     in_sample: dict[str, FoldErrors] = {}

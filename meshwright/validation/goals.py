@@ -110,8 +110,8 @@ def _table_goals(rows: Sequence[ReplayRow]) -> list[Goal]:
 
 def _unseen_goals(record: CalibrationRecord) -> list[Goal]:
     left_out = record.leave_one_dataset_out
-    known = _macro(errors for errors in left_out.values() if errors.runtime_known)
-    other = _macro(errors for errors in left_out.values() if not errors.runtime_known)
+    known = _macro(errors for errors in left_out.values() if errors.runtime_known is True)
+    other = _macro(errors for errors in left_out.values() if errors.runtime_known is False)
     return [
         *_goal("dataset left out, runtime known from another: median error, mean over datasets", known, high=0.12),
         *_goal("dataset left out, runtime unknown: median error, mean over datasets", other, high=0.30),

@@ -14,6 +14,8 @@ from meshwright.validation.peers import DATASETS, PEERS, PeerFigures
 from meshwright.validation.results import Replay, ReplayErrors
 
 _SIGNED = "+.1%"
+ALL = "all"
+"""The name under which a record keeps the errors of all datasets together."""
 
 
 def unseen_section(record: CalibrationRecord | None) -> str:
@@ -24,7 +26,8 @@ def unseen_section(record: CalibrationRecord | None) -> str:
     parts = [
         title,
         f"From the calibration of {record.date}. Left out: the constants are fitted to all other datasets; a framework that no "
-        "other dataset uses is predicted by the profile `unknown`. Five-fold: a fifth of the data is left out at a time.",
+        "other dataset uses is predicted by the profile `unknown`. Five-fold: a fifth of every dataset's rows is left out at a "
+        "time. `known`: most of the dataset's rows are of runtimes that other datasets have too.",
         _fold_table(record),
     ]
     if record.constants:
@@ -35,45 +38,23 @@ def unseen_section(record: CalibrationRecord | None) -> str:
 
 
 def _fold_table(record: CalibrationRecord) -> str:
-    names = sorted({*record.in_sample, *record.leave_one_dataset_out, *record.five_fold})
+    parts = (record.in_sample, record.leave_one_dataset_out, record.five_fold)
+    names = sorted({name for part in parts for name in part}, key=lambda name: (name == ALL, name))
     body = []
     for name in names:
-        seen, out, fold = (
-            part.get(name, FoldErrors(rows=0))
-            for part in (record.in_sample, record.leave_one_dataset_out, record.five_fold)
-        )
+        seen, out, fold = (part.get(name, FoldErrors(rows=0)) for part in parts)
         known = "" if out.runtime_known is None else "yes" if out.runtime_known else "no"
-        rows = f"{max(seen.rows, out.rows, fold.rows):,}"
-        left_out = (percent(out.median), percent(out.mean), percent(out.bias, _SIGNED))
-        body.append(
-            (
-                name,
-                rows,
-                percent(seen.median),
-                percent(seen.mean),
-                known,
-                *left_out,
-                percent(fold.median),
-                percent(fold.mean),
-            )
-        )
-    header = (
-        "dataset",
-        "rows",
-        "median, in-sample",
-        "mean",
-        "runtime known elsewhere",
-        "median, left out",
-        "mean",
-        "bias",
-    )
+        cells = [f"{max(seen.rows, out.rows, fold.rows):,}", percent(seen.median), percent(seen.mean), known]
+        cells += [percent(out.median), percent(out.mean), percent(out.bias, _SIGNED)]
+        body.append((f"**{name}**" if name == ALL else name, *cells, percent(fold.median), percent(fold.mean)))
+    header = ("dataset", "rows", "median, in sample", "mean", "known", "median, left out", "mean", "bias")
     return table((*header, "median, five-fold", "mean"), body)
 
 
 def _constants_table(constants: Sequence[Constant]) -> str:
     body = [
-        (each.name, each.owner, *map(_number, (each.value, each.uncertainty, each.prior, each.low, each.high)))
-        for each in sorted(constants, key=lambda constant: (constant.owner, constant.name))
+        (each.name, each.owner or "all", *map(_number, (each.value, each.uncertainty, each.prior, each.low, each.high)))
+        for each in sorted(constants, key=lambda constant: (constant.owner or "", constant.name))
     ]
     return table(("constant", "of", "value", "uncertainty", "prior", "from", "to"), body, left=("of",))
 
