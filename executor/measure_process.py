@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -25,6 +26,8 @@ from executor.cores import available_memory_bytes, num_cores
 from executor.measure_menu import COLLECTIVES, Menu, menu_for
 from executor.place import Place
 from executor.stopwatch import CpuStopwatch, Stopwatch, cuda_stopwatch
+from hardware_profiles.detect.report import Report
+from hardware_profiles.detect.smi_query import parse_smi_query
 
 _TIMEOUT = timedelta(seconds=120)
 _MOST_OVER = 1.2
@@ -98,10 +101,21 @@ def describe_device(device: torch.device) -> dict[str, Any]:
         facts["name"] = properties.name
         facts["memory_bytes"] = torch.cuda.mem_get_info(device)[1]
         facts["bf16"] = torch.cuda.get_device_capability(device) >= (8, 0)
+        facts["power_limit_watts"] = power_limit_watts()
     else:
         facts["name"] = "cpu"
         facts["memory_bytes"] = available_memory_bytes()
     return facts
+
+
+def power_limit_watts() -> float | None:
+    """The smallest power limit that nvidia-smi reports; None where it cannot say."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    query = parse_smi_query(Report("nvidia-smi -q", done.stdout))
+    return min((device.power_limit_watts for device in query.devices if device.power_limit_watts), default=None)
 
 
 def describe_run(place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,9 @@ def make_device(draft: Draft, processor: str) -> DeviceSpec:
         # The fractions are those at the power limit that the device has now.
         "full_rate_watts_per_tflops": None,
     }
+    if facts.get("power_limit_watts"):
+        changes["power_limit_watts"] = facts["power_limit_watts"]
+        sources["power_limit_watts"] = f"{draft.source}: nvidia-smi -q"
     sources |= memory_sources | {
         "memory_bytes": f"{draft.source}: {'the driver' if draft.cuda else 'free memory, shared'}",
         "attention_fraction": draft.source,

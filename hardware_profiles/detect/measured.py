@@ -10,10 +10,10 @@ What is wanted is the rate of a ring. Two all_reduces are none:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hardware_profiles.detect.nccl_tests import NcclRun
-from hardware_profiles.detect.rates import LinkRate, fit_rate, network_hops
+from hardware_profiles.detect.rates import LinkRate, fit_rate, network_hops, node_hops, node_rate
 from hardware_profiles.detect.report import Note
 from hardware_profiles.types import ClusterSpec, LevelSpec
 
@@ -27,10 +27,10 @@ def use_measured_rates(cluster: ClusterSpec, runs: Sequence[NcclRun], notes: lis
         return cluster
     for run in runs:
         _check_size(run, cluster, notes)
-    inside = fit_rate(_largest(run for run in runs if run.num_nodes == 1))
+    inside = fit_rate(_largest([run for run in runs if run.num_nodes == 1], notes))
     if inside:
         cluster = _use_inside(cluster, inside, notes)
-    across = fit_rate(_largest(run for run in runs if run.num_nodes > 1))
+    across = fit_rate(_largest([run for run in runs if run.num_nodes > 1], notes))
     if across and len(cluster.levels) > 1:
         cluster = _use_across(cluster, across, notes)
     elif across:
@@ -38,11 +38,13 @@ def use_measured_rates(cluster: ClusterSpec, runs: Sequence[NcclRun], notes: lis
     return cluster
 
 
-def _largest(runs: Iterable[NcclRun]) -> list[NcclRun]:
+def _largest(runs: Sequence[NcclRun], notes: list[Note]) -> list[NcclRun]:
     """The runs on the most ranks; smaller ones show another group."""
-    found = list(runs)
-    most = max(((run.num_nodes, run.num_ranks) for run in found), default=None)
-    return [run for run in found if (run.num_nodes, run.num_ranks) == most]
+    most = max(((run.num_nodes, run.num_ranks) for run in runs), default=None)
+    for run in runs:
+        if (run.num_nodes, run.num_ranks) != most:
+            notes.append(Note(run.name, run.line, f"ran on {run.num_ranks} devices, others on more; left out"))
+    return [run for run in runs if (run.num_nodes, run.num_ranks) == most]
 
 
 def _check_size(run: NcclRun, cluster: ClusterSpec, notes: list[Note]) -> None:
@@ -64,27 +66,28 @@ def _use_inside(cluster: ClusterSpec, found: LinkRate, notes: list[Note]) -> Clu
         )
         notes.append(_note(found, text))
         return cluster
-    hops = found.runs[0].num_ranks - 1
-    latency = None if found.one_way_seconds is None else found.one_way_seconds / hops
+    latency = None if found.one_way_seconds is None else found.one_way_seconds / node_hops(found)
     return _with_rate(cluster, 0, found, rate, latency, notes)
 
 
 def _use_across(cluster: ClusterSpec, found: LinkRate, notes: list[Note]) -> ClusterSpec:
     level, run = cluster.levels[1], found.runs[0]
-    node_rate = found.bytes_per_second
+    carried = node_rate(found, level.ports)
     if found.collectives == ("all_reduce",) and run.num_nodes == 2:
-        node_rate *= run.num_ranks / (2 * (run.num_ranks - 1))
+        carried *= run.num_ranks / (2 * (run.num_ranks - 1))
         text = (
             f"all_reduce over two nodes at {_gigabytes(found.bytes_per_second)} may be a tree's, which sends less than a "
-            f"ring; taken: the {_gigabytes(node_rate)} that the network carried at least. Measure all_gather_perf, or "
+            f"ring; taken: the {_gigabytes(carried)} that the network carried at least. Measure all_gather_perf, or "
             "all_reduce_perf with NCCL_ALGO=Ring"
         )
         notes.append(_note(found, text))
     latency = None
     if found.one_way_seconds is not None:
-        inside = (run.num_ranks // run.num_nodes - 1) * cluster.levels[0].link.latency_seconds
+        inside = (
+            0.0 if found.collectives == ("sendrecv",) else node_hops(found) * cluster.levels[0].link.latency_seconds
+        )
         latency = max(0.0, found.one_way_seconds - inside) / network_hops(found) or None
-    return _with_rate(cluster, 1, found, node_rate / level.ports, latency, notes)
+    return _with_rate(cluster, 1, found, carried / level.ports, latency, notes)
 
 
 def _with_rate(

@@ -28,6 +28,7 @@ _FILE_NAME = re.compile("|".join(COLLECTIVES))
 _OTHER_PROGRAM = re.compile(r"\b([a-z_]+)_perf")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S*\]\s*(.*)")
 _BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_HIGHEST_RATE = 1e16  # no machine's
 _FACTOR_TOLERANCE = 0.03
 _WELL_PRINTED = 1.0  # GB/s; rates have two decimals
 
@@ -128,7 +129,10 @@ def _read_row(report: Report, number: int, words: Sequence[str], draft: _Draft, 
         if "#wrong" in draft.columns and wrong not in ("0", "N/A"):
             draft.flagged = True
             notes.append(report.note(number, f"the row of {size} bytes has {wrong} wrong values; left out"))
-        elif (seconds := _seconds(time)) is not None:
+        elif (seconds := _seconds(time)) is not None and not 1 <= size / seconds <= _HIGHEST_RATE:
+            text = f"the row of {size} bytes has the time {time}, a rate of {size / seconds:.2g} B/s; left out"
+            notes.append(report.note(number, text))
+        elif seconds is not None:
             draft.points.append(NcclPoint(size, seconds))
             if algorithm_rate != "N/A" and float(algorithm_rate) >= _WELL_PRINTED:
                 draft.factors.append(float(bus_rate) / float(algorithm_rate))

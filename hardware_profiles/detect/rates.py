@@ -8,7 +8,10 @@ p passes around the ring (2 for all_reduce, else 1):
     (3)  between nodes:   rate = ports x rate of one port,   t = (L - 1) node latency + h network latency
 
 with h = N - 1 hops of a ring, or log2 N of the double binary tree that NCCL's all_reduce takes between nodes. These are
-equations (2) to (5) of the cost model's collectives, read backwards.
+equations (2) to (5) of the cost model's collectives, read backwards. The other two collectives are no rings:
+
+    (4)  sendrecv: one rank of a node sends out of it, through one port:  rate = rate of one port, t = one latency
+    (5)  alltoall: n - L of a rank's n - 1 messages leave the node:       node rate = L (n - L)/(n - 1) rate; no latency
 
 A ring's rate is what sharded training needs, so all_gather and reduce_scatter are preferred; all_reduce may run in the
 switch (NVLink SHARP) or over a tree that sends less than a ring, and is taken where nothing else was measured. Below
@@ -70,10 +73,28 @@ def fit_rate(runs: Sequence[NcclRun]) -> LinkRate | None:
     return None
 
 
+def node_hops(rate: LinkRate) -> int:
+    """Hops of t inside a node: (2) and (4)."""
+    return 1 if rate.collectives == ("sendrecv",) else rate.runs[0].num_ranks // rate.runs[0].num_nodes - 1
+
+
 def network_hops(rate: LinkRate) -> int:
-    """Hops between nodes, h of equation (3)."""
+    """Hops of t between nodes: h of equation (3), and (4)."""
     num_nodes = rate.runs[0].num_nodes
+    if rate.collectives == ("sendrecv",):
+        return 1
     return math.ceil(math.log2(num_nodes)) if rate.collectives == ("all_reduce",) else num_nodes - 1
+
+
+def node_rate(rate: LinkRate, ports: int) -> float:
+    """Bytes per second that left a node: (3) to (5)."""
+    run = rate.runs[0]
+    size, local = run.num_ranks, run.num_ranks // run.num_nodes
+    if rate.collectives == ("sendrecv",):
+        return rate.bytes_per_second * ports
+    if rate.collectives == ("alltoall",):
+        return rate.bytes_per_second * local * (size - local) / (size - 1)
+    return rate.bytes_per_second
 
 
 def _fit(runs: Sequence[NcclRun]) -> LinkRate:
@@ -85,9 +106,10 @@ def _fit(runs: Sequence[NcclRun]) -> LinkRate:
     else:
         rate, latency = used[0][0] / math.exp(sum(math.log(seconds) for _, seconds in used) / len(used)), 0.0
     shortest = min(seconds for _, seconds in used)
+    visible = latency > _VISIBLE_SHARE * shortest and runs[0].collective != "alltoall"
     return LinkRate(
         bytes_per_second=rate,
-        one_way_seconds=latency if latency > _VISIBLE_SHARE * shortest else None,
+        one_way_seconds=latency if visible else None,
         residual=link_residual(rate, latency, used),
         num_points=len(used),
         collectives=tuple(dict.fromkeys(run.collective for run in runs)),

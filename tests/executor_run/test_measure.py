@@ -139,6 +139,15 @@ def test_a_known_gpu_keeps_the_catalogue_s_peaks_and_gets_measured_fractions() -
     assert "datasheet" in device.sources["peak_flops_per_second.bf16"]
 
 
+def test_the_power_limit_is_the_one_that_was_measured_under() -> None:
+    peak = load_device("H100-SXM").peak_flops_per_second["bf16"]
+    readings = ideal.device(main="bf16", peak=0.6 * peak, half=8e9) + ideal.ring("node", 4, 3e11, 5e-6, gloo=False)
+    device = make(readings, kind="cuda", name=H100, names=[H100], power_limit_watts=500.0).cluster.device
+    assert device.power_limit_watts == 500
+    assert device.gemm.max_fraction == pytest.approx(0.6, rel=1e-3)
+    assert device.full_rate_watts_per_tflops is None  # the fraction holds at 500 W; no clock is to be lowered again
+
+
 def test_an_unknown_gpu_s_peaks_are_what_its_curves_approach() -> None:
     readings = ideal.device(main="bf16", peak=1e14, half=8e9) + ideal.ring("node", 4, 5e10, 5e-6, gloo=False)
     device = make(readings, kind="cuda", name="Some Accelerator", names=["Some Accelerator"]).cluster.device

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from executor import microbenchmarks as bench
 from executor.measure_menu import COLLECTIVES, Menu, cpu_menu, cuda_menu
-from executor.measure_process import make_groups, measure_rounds
+from executor.measure_process import make_groups, measure_rounds, power_limit_watts
 from executor.place import Place
 from executor.stopwatch import CpuStopwatch, Stopwatch, StreamStopwatch
 from hardware_profiles.loader import load_cluster
@@ -97,6 +97,17 @@ def test_collectives_move_what_they_should(alone: Place) -> None:
     assert group is not None
     for kind in COLLECTIVES[:3]:
         bench.make_collective(kind, 1024, group, torch.device("cpu"))()
+
+
+def test_the_power_limit_is_nvidia_smi_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = ROOT / "benchmarks" / "data" / "hardware_reports" / "nvidia_smi" / "a100-sxm-80gb-4_driver-555.txt"
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat {report}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert power_limit_watts() == 500
+    monkeypatch.setenv("PATH", "")
+    assert power_limit_watts() is None
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -217,3 +217,34 @@ def test_a_detected_cluster_is_a_cluster_file(tmp_path: Path) -> None:
 )
 def test_product_names_to_profiles(product: str, name: str | None) -> None:
     assert catalogue_name(product) == name
+
+
+def measured(found: Detected, level: int) -> float:
+    rate = found.cluster.levels[level].link.measured_bytes_per_second
+    assert rate is not None
+    return rate
+
+
+def test_sendrecv_between_nodes_goes_through_one_port() -> None:
+    table = nccl_table("sendrecv", nodes=2, per_node=8, rate=40e9, one_way=20e-6)
+    found = detect_cluster(nvidia_smi=SMI, nccl_tests=[table])
+    assert measured(found, 1) == pytest.approx(40e9, rel=2e-3)
+    assert found.cluster.levels[1].link.latency_seconds == pytest.approx(20e-6, rel=0.05)
+
+
+def test_alltoall_leaves_the_node_with_what_is_not_for_it() -> None:
+    # 2 nodes of 8: 8 of a rank's 15 messages leave; at 37.5 GB/s a rank 8 x 8/15 x 37.5 = 160 GB/s leave a node, 20 a port.
+    table = nccl_table("alltoall", nodes=2, per_node=8, rate=37.5e9, one_way=50e-6)
+    found = detect_cluster(nvidia_smi=SMI, nccl_tests=[table])
+    assert measured(found, 1) == pytest.approx(20e9, rel=2e-3)
+    assert found.cluster.levels[1].link.latency_seconds == load_network("ib-ndr-400g").link.latency_seconds
+
+
+def test_smaller_groups_are_left_out_and_said() -> None:
+    tests = [
+        nccl_table("all_gather", nodes=1, per_node=8, rate=340e9, one_way=35e-6),
+        nccl_table("all_gather", nodes=1, per_node=2, rate=200e9, one_way=5e-6),
+    ]
+    found = detect_cluster(nvidia_smi=SMI, nccl_tests=tests)
+    assert measured(found, 0) == pytest.approx(340e9, rel=2e-3)
+    assert "ran on 2 devices, others on more; left out" in said(found)

@@ -62,7 +62,10 @@ def test_a_known_machine_is_recovered(name: str, nodes: int, per_node: int) -> N
     found = fit_rate(runs)
     assert found is not None
     assert found.bytes_per_second == pytest.approx(rate, rel=2e-3)
-    assert found.one_way_seconds == pytest.approx(one_way, rel=0.05)
+    if name == "alltoall":  # many messages at once; what one of them waits for does not show
+        assert found.one_way_seconds is None
+    else:
+        assert found.one_way_seconds == pytest.approx(one_way, rel=0.05)
     assert found.residual < 1e-3
 
 
@@ -198,6 +201,7 @@ def row(size: int) -> str:
         (lambda line: " ".join([*line.split()[:5], "-nan", *line.split()[6:]]), "has the time -nan"),
         (lambda line: " ".join([*line.split()[:5], "0.00", *line.split()[6:]]), "has the time 0.00"),
         (lambda line: " ".join([*line.split()[:5], "inf", *line.split()[6:]]), "has the time inf"),
+        (lambda line: " ".join([*line.split()[:5], "1e-9", *line.split()[6:]]), "B/s; left out"),
     ],
 )
 def test_a_bad_row_is_told_by_line_and_the_others_used(change: object, said: str) -> None:
