@@ -49,12 +49,17 @@ class Roofline:
 
 
 def roofline(
-    device: DeviceSpec, precision: Precision, *, sustained_rate: float = 1.0, power_exponent: float = 0.0
+    device: DeviceSpec,
+    precision: Precision,
+    *,
+    sustained_rate: float = 1.0,
+    power_exponent: float = 0.0,
+    site_rate: float = 1.0,
 ) -> Roofline:
     """The ceilings of ``device`` when it computes in ``precision``.
 
     ``sustained_rate`` scales all ceilings of a device that runs behind its host; profiles of other devices are measured
-    the way they are used.
+    the way they are used. ``site_rate`` scales those of any device.
 
     Raises:
         InputError: when the device does not support the precision.
@@ -63,7 +68,7 @@ def roofline(
     if peak is None:
         supported = ", ".join(device.peak_flops_per_second)
         raise InputError(f"{device.name} cannot compute in {precision}; it supports: {supported}")
-    rate = sustained_rate if device.kind == "cuda" else 1.0
+    rate = site_rate * (sustained_rate if device.kind == "cuda" else 1.0)
     clock = rate * power_fraction(device, power_exponent)
     return Roofline(
         flops_per_second=clock * peak * device.gemm.max_fraction,
@@ -83,7 +88,7 @@ def power_fraction(device: DeviceSpec, exponent: float) -> float:
     if device.full_rate_watts_per_tflops is None or device.power_limit_watts is None or not peak:
         return 1.0
     needed = device.full_rate_watts_per_tflops * peak / 1e12
-    return min(1.0, device.power_limit_watts / needed) ** exponent
+    return float(min(1.0, device.power_limit_watts / needed) ** exponent)
 
 
 def matmul_seconds(

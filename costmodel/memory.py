@@ -1,7 +1,8 @@
 """Peak memory of a plan and of whole grids of candidates: per pipeline rank, phase and term.
 
     (1) peak of a rank        = max over phases of the sum of its terms
-    (2) allocated             = max over pipeline ranks of (1), on the fullest device of the rank
+    (2) allocated             = max over pipeline ranks of (1), on the fullest device of the rank, x memory_margin
+                                (1 unless a site's own runs say otherwise)
     (3) reserved              = allocated x reserved_over_allocated                  (what the caching allocator holds)
     (4) device                = reserved + context_bytes                             (CUDA context, libraries, communicators)
 
@@ -62,7 +63,7 @@ def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
 
 def peak_memory(stages: Sequence[StageMemory], runtime: RuntimeProfile, device: DeviceSpec) -> PeakMemory:
     """Equations (2) to (4)."""
-    allocated = np.array([max(stage.peak_bytes for stage in stages)], dtype=np.int64)
+    allocated = _allocated(np.array([max(stage.peak_bytes for stage in stages)], dtype=np.int64), runtime)
     reserved, held = _reserved(allocated, runtime, device), _device(allocated, runtime, device)
     return PeakMemory(allocated=int(allocated[0]), reserved=int(reserved[0]), device=int(held[0]))
 
@@ -88,7 +89,7 @@ def grid_peak_bytes(
     for contents in grid_contents(model, grid):
         phases = rank_memory(inputs, contents)
         peaks.append(reduce(np.maximum, (total(terms) for terms in phases.values())))
-    allocated = reduce(np.maximum, peaks)
+    allocated = _allocated(reduce(np.maximum, peaks), runtime)
     return _device(allocated, runtime, cluster.device).astype(np.float64)
 
 
@@ -117,6 +118,13 @@ def _stage_memory(rank: int, phases: PhaseTerms) -> StageMemory:
     sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in phases.items()}
     peak: Phase = max(sums, key=lambda phase: sums[phase])
     return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak)
+
+
+def _allocated(peaks: Column, runtime: RuntimeProfile) -> Column:
+    """Equation (2) of the ranks' largest peaks, rounded up."""
+    if runtime.memory_margin == 1:
+        return peaks
+    return np.asarray(np.ceil(peaks * runtime.memory_margin), dtype=np.int64)
 
 
 def _reserved(allocated: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:

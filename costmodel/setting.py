@@ -116,6 +116,7 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
             problem.training.precision.compute,
             sustained_rate=stack.sustained_rate,
             power_exponent=stack.power_exponent,
+            site_rate=stack.site_rate,
         ),
         batch=batch,
         tensor_group=tensor_group,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Recommendation,
         Rejection,
         RuntimeProfile,
+        SiteProfile,
         TrainingSpec,
     )
     from hardware_profiles.loader import list_devices
@@ -45,19 +46,23 @@ if TYPE_CHECKING:
     from meshwright.plan_files import load_plan, save_plan
     from meshwright.planning import make_plan, plan
     from meshwright.running import compare, measure, run, run_reference
+    from meshwright.sites import load_site, save_site
+    from meshwright.validation.calibrate import calibrate
     from meshwright.validation.replay import replay
 
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
-    "TrainingSpec", "__version__", "compare", "detect", "estimate", "explain", "export", "list_devices", "list_models",
-    "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime", "make_plan", "measure", "plan", "replay",
-    "run", "run_reference", "save_plan", "training_duration",
+    "SiteProfile", "TrainingSpec", "__version__", "calibrate", "compare", "detect", "estimate", "explain", "export",
+    "list_devices", "list_models", "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime",
+    "load_site", "make_plan", "measure", "plan", "replay", "run", "run_reference", "save_plan", "save_site",
+    "training_duration",
 ]  # fmt: skip
 
 # Public name -> the module that holds it; the specs are all in costmodel.specs.
 _HOMES = {
     **{name: "costmodel.specs" for name in __all__ if name[0].isupper()},
+    "calibrate": "meshwright.validation.calibrate",
     "compare": "meshwright.running",
     "detect": "meshwright.detecting",
     "estimate": "meshwright.estimating",
@@ -70,6 +75,7 @@ _HOMES = {
     "load_model": "meshwright.inputs",
     "load_plan": "meshwright.plan_files",
     "load_runtime": "meshwright.inputs",
+    "load_site": "meshwright.sites",
     "make_plan": "meshwright.planning",
     "measure": "meshwright.running",
     "plan": "meshwright.planning",
@@ -77,6 +83,7 @@ _HOMES = {
     "run": "meshwright.running",
     "run_reference": "meshwright.running",
     "save_plan": "meshwright.plan_files",
+    "save_site": "meshwright.sites",
     "training_duration": "meshwright.estimating",
 }
 

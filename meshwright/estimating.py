@@ -17,10 +17,12 @@ from costmodel.specs import (
     Plan,
     Recommendation,
     RuntimeProfile,
+    SiteProfile,
     TrainingDuration,
 )
-from meshwright.inputs import parse_tokens, resolve_runtime
+from meshwright.inputs import parse_tokens
 from meshwright.plan_files import load_plan
+from meshwright.sites import runtime_of, with_site
 
 
 def check_rules(plan: Plan, runtime: RuntimeProfile | None = None) -> None:
@@ -38,20 +40,27 @@ def check_rules(plan: Plan, runtime: RuntimeProfile | None = None) -> None:
         raise InputError(f"{broken[0].message}{fix}{more}")
 
 
-def estimate(plan: Plan | Recommendation | str | Path, *, ignore_memory: bool = False) -> Estimate:
+def estimate(
+    plan: Plan | Recommendation | str | Path,
+    *,
+    ignore_memory: bool = False,
+    site: SiteProfile | str | Path | None = None,
+) -> Estimate:
     """Step time and memory of one plan, whether it fits or not (see ``fits``).
 
     Args:
         plan: a plan, a recommendation (its best plan), or a file of either.
         ignore_memory: mark the estimate of a plan that does not fit as wanted nevertheless.
+        site: corrections to predict with, a spec or a file; None takes those that the plan carries, if any.
 
     Raises:
-        InputError: when the file is no valid plan, or the plan breaks a rule.
+        InputError: when the file is no valid plan, the plan breaks a rule, or the site is of another device or
+            runtime.
     """
     from costmodel.estimate import estimate as estimate_plan
 
-    plan = load_plan(plan)
-    runtime = resolve_runtime(plan.runtime.name)
+    plan = with_site(load_plan(plan), site)
+    runtime = runtime_of(plan)
     with refuse_infinite():
         check_rules(plan, runtime)
         return estimate_plan(plan, runtime, ignore_memory=ignore_memory)
@@ -99,7 +108,7 @@ def explain_miss(plan: Plan) -> Infeasible:
 
     if plan.estimate is None or plan.estimate.fits:
         raise InputError("the plan has no estimate that does not fit")
-    runtime = resolve_runtime(plan.runtime.name)
+    runtime = runtime_of(plan)
     context = (plan.model, plan.cluster, plan.training, runtime)
     answer = search(*context, declare_space(*context, fix=_as_fixed(plan)), top=1)
     if isinstance(answer, Infeasible):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodel.specs import Infeasible, Plan, Recommendation
+from costmodel.specs import Infeasible, Plan, Recommendation, SiteProfile
 from meshwright.estimating import estimate, with_estimate
-from meshwright.inputs import resolve_runtime
-from meshwright.plan_files import load_answer
+from meshwright.plan_files import load_answer, load_plan
+from meshwright.sites import load_site, runtime_of, with_site
 
 if TYPE_CHECKING:
     from planner.explain import Explanation
 
 
-def explain(subject: Plan | Recommendation | str | Path, *, search: bool = True) -> tuple[Explanation, ...]:
+def explain(
+    subject: Plan | Recommendation | str | Path, *, search: bool = True, site: SiteProfile | str | Path | None = None
+) -> tuple[Explanation, ...]:
     """Where the time and the memory go, what the decision guide says, and what changing one size would do.
 
     A recommendation is explained from its own numbers. A plan alone knows nothing of its rivals, so the
@@ -23,6 +25,7 @@ def explain(subject: Plan | Recommendation | str | Path, *, search: bool = True)
     Args:
         subject: a recommendation or a plan, or a file of either.
         search: False explains a plan from its own numbers only.
+        site: corrections to predict with; a recommendation made with others is explained as its best plan.
 
     Returns:
         Sentences in reading order, each with its section and the numbers it speaks of.
@@ -33,6 +36,8 @@ def explain(subject: Plan | Recommendation | str | Path, *, search: bool = True)
     from planner.explain import explain as tell
 
     answer = load_answer(subject)
+    if site is not None and load_site(site) != (answer.best if isinstance(answer, Recommendation) else answer).site:
+        answer = with_site(load_plan(answer), site)
     if isinstance(answer, Recommendation):
         return tell(answer)
     plan = answer if answer.estimate is not None else with_estimate(answer, estimate(answer))
@@ -48,7 +53,7 @@ def _search_again(plan: Plan) -> Recommendation | Infeasible:
     from planner.search import search
     from planner.space import declare_space
 
-    context = (plan.model, plan.cluster, plan.training, resolve_runtime(plan.runtime.name))
+    context = (plan.model, plan.cluster, plan.training, runtime_of(plan))
     return search(*context, declare_space(*context))
 
 

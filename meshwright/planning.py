@@ -15,6 +15,7 @@ from costmodel.specs import (
     Provenance,
     Recommendation,
     RuntimeProfile,
+    SiteProfile,
 )
 from meshwright.estimating import check_rules, refuse_infinite
 from meshwright.inputs import (
@@ -26,6 +27,7 @@ from meshwright.inputs import (
     resolve_runtime,
     whole_number,
 )
+from meshwright.sites import corrected_runtime, site_warnings
 from meshwright.version import __version__
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def plan(
     allow: Mapping[str, str | Sequence[Any]] | None = None,
     top: int = 5,
     tokens: int | float | str | None = None,
+    site: SiteProfile | str | Path | None = None,
     command: str = "",
 ) -> Recommendation | Infeasible:
     """The fastest plan of the declared space that fits, with a certificate and the alternatives.
@@ -65,14 +68,16 @@ def plan(
         allow: axis -> the values to search.
         top: plans to return, the best one included.
         tokens: training tokens to give a duration for: a number, ``300e9``, ``300B`` or ``2T``.
+        site: corrections from the user's own runs, a spec or a file that `calibrate` wrote.
         command: recorded in the plan's provenance.
 
     Raises:
-        InputError: for wrong input, among it a fixed size that breaks a rule by itself.
+        InputError: for wrong input, among it a fixed size that breaks a rule by itself, and a site of another device or runtime.
     """
     top = whole_number("top", top, 1, _MAX_TOP)
     total_tokens = None if tokens is None else parse_tokens(tokens)
-    model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
+    model, cluster = resolve_model(model), resolve_cluster(cluster)
+    runtime, site = corrected_runtime(resolve_runtime(runtime), cluster, site)
     training = make_training(
         cluster,
         runtime,
@@ -93,7 +98,7 @@ def plan(
     with refuse_infinite():
         space = declare_space(*context, fix=stated, allow=allowed)
         answer = search(*context, space, top=top, total_tokens=total_tokens)
-    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command)
+    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, site)
 
 
 def make_plan(
@@ -109,6 +114,7 @@ def make_plan(
     precision: str | None = None,
     optimizer: OptimizerSpec | str = "adamw",
     attention: str = "fused",
+    site: SiteProfile | str | Path | None = None,
     command: str = "",
 ) -> Plan:
     """A plan with the sizes stated, without a search and without an estimate.
@@ -126,6 +132,7 @@ def make_plan(
         precision: as in `plan`.
         optimizer: as in `plan`.
         attention: as in `plan`.
+        site: as in `plan`.
         command: recorded in the plan's provenance.
 
     Raises:
@@ -136,7 +143,8 @@ def make_plan(
     from meshwright.layout import complete_parallel
     from planner.axes import AXES, parse_layers
 
-    model, cluster, runtime = resolve_model(model), resolve_cluster(cluster), resolve_runtime(runtime)
+    model, cluster = resolve_model(model), resolve_cluster(cluster)
+    runtime, site = corrected_runtime(resolve_runtime(runtime), cluster, site)
     training = make_training(
         cluster,
         runtime,
@@ -153,7 +161,7 @@ def make_plan(
     with refuse_infinite():
         made = build_plan(model, cluster, training, runtime, parallel, recompute=kind, layers_per_stage=layers)
         check_rules(made, runtime)
-    return _with_provenance(made, command)
+    return _with_provenance(made, command, site)
 
 
 def notices(plan: Plan) -> tuple[str, ...]:
@@ -163,20 +171,21 @@ def notices(plan: Plan) -> tuple[str, ...]:
     return config_notices(plan.model.hf_config)
 
 
-def _with_origin(answer: Recommendation, command: str) -> Recommendation:
+def _with_origin(answer: Recommendation, command: str, site: SiteProfile | None) -> Recommendation:
+    best = _with_provenance(answer.best, command, site)
     return answer.model_copy(
         update={
-            "best": _with_provenance(answer.best, command),
-            "alternatives": tuple(_with_provenance(other, command) for other in answer.alternatives),
-            "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(answer.best)))),
+            "best": best,
+            "alternatives": tuple(_with_provenance(other, command, site) for other in answer.alternatives),
+            "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(best), *site_warnings(best)))),
         }
     )
 
 
-def _with_provenance(plan: Plan, command: str) -> Plan:
+def _with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan:
     found = plan.provenance or Provenance(meshwright_version=__version__)
     update = {"meshwright_version": __version__, "command": str(command or found.command)}
-    return plan.model_copy(update={"provenance": found.model_copy(update=update)})
+    return plan.model_copy(update={"provenance": found.model_copy(update=update), "site": site})
 
 
 def _word(value: object) -> str:

@@ -54,6 +54,7 @@ def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:
     peak = peak_memory(stages, context.runtime, context.cluster.device)
     stage = max(stages, key=lambda memory: memory.peak_bytes)
     terms = {term.name: term.bytes for term in stage.terms if term.phase == stage.peak_phase}
+    terms["site_margin"] = peak.allocated - stage.peak_bytes
     terms["allocator_waste"] = peak.reserved - peak.allocated
     terms["contexts_and_communicators"] = peak.device - peak.reserved
     held = [MissTerm(name=name, bytes=size) for name, size in terms.items() if size > 0]

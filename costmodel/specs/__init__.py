@@ -43,6 +43,14 @@ from costmodel.specs.recommendation import (
 )
 from costmodel.specs.rejection import Rejection, RejectionCount
 from costmodel.specs.runtime import Constant, KernelFusion, RuntimeProfile
+from costmodel.specs.site import (
+    LaunchCorrection,
+    MemoryCorrection,
+    OverlapCorrection,
+    RateCorrection,
+    SiteProfile,
+    SiteRun,
+)
 from costmodel.specs.training import (
     BYTES_PER_ELEMENT,
     MAX_GLOBAL_BATCH_SIZE,
@@ -95,10 +103,12 @@ __all__ = [
     "Instant",
     "Interval",
     "KernelFusion",
+    "LaunchCorrection",
     "LayerGroup",
     "LevelSpec",
     "LinkSpec",
     "MemoryAccounting",
+    "MemoryCorrection",
     "MemoryTerm",
     "MissTerm",
     "ModelSpec",
@@ -108,6 +118,7 @@ __all__ = [
     "Observation",
     "OffloadSpec",
     "OptimizerSpec",
+    "OverlapCorrection",
     "ParallelConfig",
     "PeakMemory",
     "Phase",
@@ -118,12 +129,15 @@ __all__ = [
     "Provenance",
     "RankMemory",
     "RankPeak",
+    "RateCorrection",
     "Recommendation",
     "RecomputeSpec",
     "Rejection",
     "RejectionCount",
     "RuntimeProfile",
     "RuntimeRef",
+    "SiteProfile",
+    "SiteRun",
     "Spec",
     "StageCosts",
     "StageMemory",

@@ -9,8 +9,8 @@ from costmodel.specs.plan import Plan
 
 
 def canonical_json(plan: Plan) -> str:
-    """JSON of the plan's identity: sorted keys, no white space, without hash, estimate and provenance."""
-    content = plan.model_dump(mode="json", exclude={"plan_hash", "estimate", "provenance"})
+    """JSON of the plan's identity: sorted keys, no white space, without hash, estimate, provenance and site."""
+    content = plan.model_dump(mode="json", exclude={"plan_hash", "estimate", "provenance", "site"})
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

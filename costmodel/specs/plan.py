@@ -1,7 +1,7 @@
 """A complete plan: everything an executor or exporter needs, and nothing to look up.
 
-``plan_hash`` is the SHA-256 of the canonical JSON without ``plan_hash``, ``estimate`` and
-``provenance`` (see canonical.py), so a plan is the same plan whoever estimated it and when.
+``plan_hash`` is the SHA-256 of the canonical JSON without ``plan_hash``, ``estimate``, ``provenance`` and ``site`` (see
+canonical.py), so a plan is the same plan whoever estimated it and when.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from costmodel.specs.estimate import Estimate
 from costmodel.specs.model import ModelSpec
 from costmodel.specs.parallel import ParallelConfig
+from costmodel.specs.site import SiteProfile
 from costmodel.specs.training import TrainingSpec
 from hardware_profiles.spec import Spec
 from hardware_profiles.types import ClusterSpec
@@ -84,7 +85,10 @@ class Provenance(Spec):
 
 
 class Plan(Spec):
-    """A parallel plan, complete and self-contained."""
+    """A parallel plan, complete and self-contained.
+
+    ``site``: the corrections its estimate is made with; like the estimate no part of its identity.
+    """
 
     schema_version: Literal[1] = 1
     plan_hash: str = ""
@@ -101,3 +105,4 @@ class Plan(Spec):
     num_devices_used: PositiveInt
     estimate: Estimate | None = None
     provenance: Provenance | None = None
+    site: SiteProfile | None = None

@@ -16,6 +16,7 @@ from costmodel.specs import (
     Observation,
     Plan,
     Recommendation,
+    SiteProfile,
     Spec,
 )
 
@@ -27,6 +28,7 @@ DOCUMENTS: dict[str, type[Spec]] = {
     "observation": Observation,
     "plan": Plan,
     "recommendation": Recommendation,
+    "site": SiteProfile,
 }
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "meshwright.cli.export",
     "run": "meshwright.cli.run",
     "replay": "meshwright.cli.replay",
+    "calibrate": "meshwright.cli.calibrate",
     "hardware": "meshwright.cli.hardware",
     "models": "meshwright.cli.models",
 }

@@ -14,7 +14,7 @@ from meshwright.cli.output import answer_console, print_json, print_notice, prin
 
 _INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")
 # What may stand beside a plan file; everything else belongs to a plan that is stated size by size.
-_BESIDE_FILE = {"plan", "ignore_memory", "accept_edits", "tokens", "as_json", "output", "force"}
+_BESIDE_FILE = {"plan", "ignore_memory", "accept_edits", "tokens", "site", "as_json", "output", "force"}
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +52,7 @@ def estimate(
         bool, typer.Option("--accept-edits", help="Take a plan file that was edited by hand and give it a new hash.")
     ] = False,
     tokens: options.Tokens = None,
+    site: options.Site = None,
     as_json: options.Json = False,
     output: options.Output = None,
     force: options.Force = False,
@@ -77,16 +78,17 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     from meshwright.inputs import parse_tokens
     from meshwright.plan_files import save_plan
     from meshwright.planning import notices
+    from meshwright.sites import site_warnings, with_site
     from planner.cautions import network_caution
 
     if values["tokens"] is not None:
         parse_tokens(values["tokens"])
     if values["output"] is not None:
         check_output(values["output"], force=values["force"], suffixes=DOCUMENT_SUFFIXES)
-    unpriced = _stated_plan(values, stated, command=command)
+    unpriced = with_site(_stated_plan(values, stated, command=command), values["site"])
     plan = with_estimate(unpriced, predict(unpriced, ignore_memory=values["ignore_memory"]))
     assert plan.estimate is not None
-    print_warnings((*notices(plan), *network_caution(plan)))
+    print_warnings((*notices(plan), *network_caution(plan), *site_warnings(plan)))
     if not plan.estimate.fits and not values["ignore_memory"]:
         _show_miss(explain_miss(plan), as_json=values["as_json"])
         raise typer.Exit(NO_FEASIBLE_PLAN)

@@ -23,13 +23,14 @@ def explain(
         bool,
         typer.Option("--search/--no-search", help="Search again for what a plan file does not know of its rivals."),
     ] = True,
+    site: options.Site = None,
     as_json: options.Json = False,
 ) -> None:
     """Say why a plan is what it is: time, memory, links, the guide, and one step away."""
     import_numpy()
     from meshwright.explaining import explain as tell
 
-    sentences = tell(plan, search=search)
+    sentences = tell(plan, search=search, site=site)
     if as_json:
         print_json(sentences)
         return

@@ -51,6 +51,10 @@ Tokens = Annotated[
     str | None,
     text("--tokens", "Also say how long training on this many tokens takes: 300e9, 300B, 2T.", metavar="T"),
 ]
+Site = Annotated[
+    Path | None,
+    typer.Option("--site", metavar="FILE", readable=False, help="Corrections that `meshwright calibrate` wrote."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from costmodel.specs import Infeasible, Recommendation
 from meshwright.cli import options
@@ -15,8 +16,10 @@ from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
 
 _PASSED_ON = (
-    "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "top", "tokens",
+    "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "tokens", "site",
 )  # fmt: skip
+
+_SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -40,8 +43,12 @@ def plan(
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
     ] = None,
-    top: Annotated[int, options.number("--top", "Plans to show, the best one included.", metavar="K")] = 5,
+    top: Annotated[
+        int | None,
+        options.number("--top", "Also print how to measure the best N layouts; as many plans are shown.", metavar="N"),
+    ] = None,
     tokens: options.Tokens = None,
+    site: options.Site = None,
     as_json: options.Json = False,
     output: options.Output = None,
     force: options.Force = False,
@@ -52,7 +59,7 @@ def plan(
     """
     import_numpy()
     answer = _find(context.params, command=context.obj)
-    _show(answer, output, as_json=as_json)
+    _show(answer, context.params)
     if isinstance(answer, Infeasible):
         raise typer.Exit(NO_FEASIBLE_PLAN)
 
@@ -73,6 +80,7 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
         fix=parse_assignments(values["fix"] or (), option="--fix"),
         allow=parse_assignments(values["allow"] or (), option="--allow"),
         command=command,
+        top=_SHOWN if values["top"] is None else values["top"],
         **{name: values[name] for name in _PASSED_ON},
     )
     if isinstance(answer, Recommendation):
@@ -83,8 +91,8 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
     return answer
 
 
-def _show(answer: Recommendation | Infeasible, output: Path | None, *, as_json: bool) -> None:
-    if as_json:
+def _show(answer: Recommendation | Infeasible, values: dict[str, Any]) -> None:
+    if values["as_json"]:
         print_json(answer)
         return
     from meshwright.cli.render.recommendation import render_infeasible, render_recommendation
@@ -95,16 +103,33 @@ def _show(answer: Recommendation | Infeasible, output: Path | None, *, as_json: 
         render_infeasible(console, answer)
         return
     render_recommendation(console, answer)
-    commands(console, _next_commands(answer, output))
+    if values["top"] is not None:
+        _show_measurements(console, answer, values)
+    commands(console, _next_commands(answer, values["output"]))
+
+
+def _show_measurements(console: Console, answer: Recommendation, values: dict[str, Any]) -> None:
+    """The plans worth measuring, and how."""
+    from meshwright.cli.render.measuring import render_measurements
+    from meshwright.measuring import calibrate_command, measurements
+    from planner.worth_measuring import worth_measuring
+
+    plans = worth_measuring(answer, values["top"])
+    found = measurements(plans, values, values["output"], runnable=_is_runnable(answer))
+    render_measurements(console, found, calibrate_command(found, values), asked=values["top"])
+
+
+def _is_runnable(answer: Recommendation) -> bool:
+    from executor.checks import find_lack
+
+    return answer.best.runtime.name == "torch" and find_lack(answer.best) is None
 
 
 def _next_commands(answer: Recommendation, output: Path | None) -> list[str]:
-    from executor.checks import find_lack
-
     file = quote(str(output or "plan.json"))
     made_by = answer.best.provenance.command if answer.best.provenance else ""
     keep = [] if output else [f"{made_by or 'meshwright plan ...'} -o {file}"]
-    if answer.best.runtime.name != "torch" or find_lack(answer.best) is not None:
+    if not _is_runnable(answer):
         return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to yaml -o plan.yaml"]
     script = quote(str((output or Path("plan.json")).with_suffix(".sh")))
     return [

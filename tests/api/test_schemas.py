@@ -4,7 +4,13 @@ import json
 
 import jsonschema
 import pytest
-from sample_documents import sample_comparison, sample_infeasible, sample_plan, sample_recommendation
+from sample_documents import (
+    sample_comparison,
+    sample_infeasible,
+    sample_plan,
+    sample_recommendation,
+    sample_site,
+)
 
 from costmodel.specs import Observation, Spec
 from costmodel.specs.write_schemas import DOCUMENTS, FOLDER, render_schemas
@@ -29,6 +35,7 @@ def sample_documents() -> dict[str, Spec]:
         "recommendation": sample_recommendation(),
         "infeasible": sample_infeasible(),
         "comparison": sample_comparison(),
+        "site": sample_site(),
         "observation": Observation(source="a run", losses=(2.5, 2.25), step_time_seconds=0.5),
     }
 

@@ -37,6 +37,7 @@ def render_subject(console: Console, plan: Plan) -> None:
                 "attention",
             ),
             ("runtime", f"{plan.runtime.name} {plan.runtime.version}"),
+            ("site", plan.site.title if plan.site else ""),
         ],
     )
 

@@ -9,3 +9,7 @@ class UnsupportedRunError(Exception):
 
 class UnknownAcceleratorError(UnsupportedRunError):
     """There is no profile of the run's accelerator."""
+
+
+class ForeignSiteError(UnsupportedRunError):
+    """The run is of another runtime or device than the site file it should be predicted with."""
