@@ -101,7 +101,11 @@ def pass_table(
     """
     builder = _Builder(
         roofline(
-            device, training.precision.compute, sustained_rate=stack.sustained_rate, power_exponent=stack.power_exponent
+            device,
+            training.precision.compute,
+            sustained_rate=stack.sustained_rate,
+            power_exponent=stack.power_exponent,
+            site_rate=stack.site_rate,
         ),
         training,
         batch,
