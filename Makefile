@@ -7,13 +7,14 @@ SOURCES := $(PACKAGES) tests benchmarks examples
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check format lint types contracts tests test-slow wheel-check clean
+.PHONY: help demo accuracy test check format lint types contracts tests test-slow wheel-check clean
 
 help:
 	@echo "make demo         measure this machine, plan, explain, export, and train a small model with the plan"
 	@echo "make test         every check that must pass: format, lint, types, import contracts, tests"
 	@echo "make test-slow    the long tests too"
 	@echo "make wheel-check  build the wheel, install it without extras elsewhere and plan there"
+	@echo "make accuracy     replay the published runs: docs/accuracy.md, its plot and the table of the README"
 	@echo "make format       rewrite the sources in the house format"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -25,6 +26,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
+
+# What lies there is shown: errors on unseen runs as the calibration left them, and what is said by hand.
+CALIBRATION := $(wildcard benchmarks/data/calibration.json)
+ACCURACY_NOTES := $(wildcard docs/accuracy_notes.md)
+
+accuracy: $(VENV)/.installed
+	$(BIN)/meshwright replay benchmarks/data/published_runs/*.jsonl --report docs/accuracy.md --readme README.md --force \
+		$(if $(CALIBRATION),--calibration $(CALIBRATION)) $(if $(ACCURACY_NOTES),--notes $(ACCURACY_NOTES))
 
 test: check
 

@@ -40,6 +40,7 @@ def replay(
         Path | None, _file("--calibration", "With --report: record of a calibration, for errors on unseen runs (JSON).")
     ] = None,
     notes: Annotated[Path | None, _file("--notes", "With --report: Markdown to end the report with.")] = None,
+    site: options.Site = None,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
@@ -51,9 +52,12 @@ def replay(
         raise typer.BadParameter("--readme, --calibration and --notes go into a report; needed --report FILE.md too")
     files = None
     if report is not None:
-        files = prepare_report(runs, report, readme=readme, calibration=calibration, notes=notes, force=force)
-    answer = replay_runs(runs)
-    print_warnings(f"{bad.where}: {bad.reason}" for bad in answer.summary.bad_lines)
+        files = prepare_report(
+            runs, report, readme=readme, calibration=calibration, notes=notes, site=site, force=force
+        )
+    answer = replay_runs(runs, site=site)
+    summary = answer.summary
+    print_warnings(f"{bad.where}: {bad.reason}" for bad in (*summary.bad_lines, *summary.unknown_accelerators))
     for path in () if files is None else files.write(answer):
         print_notice(f"wrote {path}")
     if as_json:

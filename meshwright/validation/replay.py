@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from costmodel.specs import Estimate, InputError, Plan
+from costmodel.site import apply_site
+from costmodel.specs import Estimate, InputError, Plan, RuntimeProfile, SiteProfile
 from meshwright.estimating import refuse_infinite
-from meshwright.validation.adapters.errors import UnknownAcceleratorError, UnsupportedRunError
+from meshwright.sites import load_site
+from meshwright.validation.adapters.errors import ForeignSiteError, UnknownAcceleratorError, UnsupportedRunError
 from meshwright.validation.adapters.frameworks import PRINTED_MEMORY, framework_of
-from meshwright.validation.adapters.layout import adapt
+from meshwright.validation.adapters.layout import AdaptedRun, adapt
 from meshwright.validation.baseline import naive_step_time_seconds
 from meshwright.validation.metrics import Outcome, errors_of, macro_errors, mean, outcome_of
 from meshwright.validation.results import (
@@ -35,11 +37,12 @@ from meshwright.validation.run_rows import (
 )
 
 
-def replay(paths: Sequence[str | Path] | str | Path) -> Replay:
+def replay(paths: Sequence[str | Path] | str | Path, *, site: SiteProfile | str | Path | None = None) -> Replay:
     """Predict every run of some files and compare it with what was measured.
 
     Args:
         paths: JSON Lines files in the format of docs/replay.md; one path or several.
+        site: corrections to predict with, a spec or a file; runs of other runtimes and devices are then not predicted.
 
     Returns:
         Every readable row with its prediction or the reason why there is none, the lines that could not be read, and errors
@@ -48,24 +51,28 @@ def replay(paths: Sequence[str | Path] | str | Path) -> Replay:
     Raises:
         InputError: when a file cannot be read, or not one line of all files is a run on a known accelerator.
     """
+    profile = None if site is None else load_site(site)
     lines = list(read_runs([paths] if isinstance(paths, str | Path) else paths))
     bad = tuple(BadLine(where=line.where, reason=line.reason) for line in lines if line.row is None)
-    runs = [_replay_line(line, line.row) for line in lines if line.row is not None]
+    runs = [_replay_line(line, line.row, profile) for line in lines if line.row is not None]
     rows = tuple(row for row, _ in runs)
-    if not any(usable for _, usable in runs):
+    if all(isinstance(error, UnknownAcceleratorError | ForeignSiteError) for _, error in runs):
         first = [(each.where, each.reason) for each in bad] or [(row.where, row.reason) for row in rows]
         why = f"; first: {first[0][0]}: {first[0][1]}" if first else ""
-        raise InputError(f"no line is a run on a known accelerator ({len(lines)} lines read{why})")
-    return Replay(summary=_summarize(rows, bad), rows=rows)
+        of = "" if profile is None else " that the site file is of"
+        raise InputError(f"no line is a run on a known accelerator{of} (lines read: {len(lines)}{why})")
+    unknown = [row for row, error in runs if isinstance(error, UnknownAcceleratorError)]
+    foreign = tuple(BadLine(where=row.where, reason=row.reason) for row in unknown)
+    return Replay(summary=_summarize(rows, bad, foreign), rows=rows)
 
 
-def _replay_line(line: Line, row: RunRow) -> tuple[ReplayRow, bool]:
-    """One run: adapted, estimated, and laid beside its measurement; and whether its accelerator is known."""
-    reason, usable, found = "", True, None
+def _replay_line(line: Line, row: RunRow, site: SiteProfile | None) -> tuple[ReplayRow, UnsupportedRunError | None]:
+    """One run: adapted, estimated, and laid beside its measurement; and why it is not predicted."""
+    found, refused = None, None
     try:
-        found = _predict(row)
+        found = _predict(row, site)
     except UnsupportedRunError as error:
-        reason, usable = str(error), not isinstance(error, UnknownAcceleratorError)
+        refused = error
     expected = row.model.moe is None and row.config_complete and not row.doubtful
     plan, made = found or (None, None)
     measured = _measured(row)
@@ -78,7 +85,7 @@ def _replay_line(line: Line, row: RunRow) -> tuple[ReplayRow, bool]:
         rank_group=row.rank_group,
         device=None if plan is None else plan.cluster.device.name,
         status="unsupported" if made is None else "predicted",
-        reason=reason,
+        reason="" if refused is None else str(refused),
         expected=expected,
         judged=expected and made is not None,
         derived=is_derived(row),
@@ -91,18 +98,28 @@ def _replay_line(line: Line, row: RunRow) -> tuple[ReplayRow, bool]:
         flags=row.flags,
         notes=row.notes,
     )
-    return answer, usable
+    return answer, refused
 
 
-def _predict(row: RunRow) -> tuple[Plan, Estimate]:
+def _predict(row: RunRow, site: SiteProfile | None) -> tuple[Plan, Estimate]:
     from costmodel.estimate import estimate
 
     run = adapt(row)
     try:
         with refuse_infinite():
-            return run.plan, estimate(run.plan, run.runtime, ignore_memory=True)
+            return run.plan, estimate(run.plan, _corrected(run, site), ignore_memory=True)
     except InputError as error:
         raise UnsupportedRunError(str(error)) from error
+
+
+def _corrected(run: AdaptedRun, site: SiteProfile | None) -> RuntimeProfile:
+    if site is None:
+        return run.runtime
+    device = run.plan.cluster.device.name
+    if (run.runtime.name, device) != (site.runtime, site.device):
+        found = f"{run.runtime.name} on {device}"
+        raise ForeignSiteError(f"the site file is of {site.runtime} on {site.device}; found {found}")
+    return apply_site(run.runtime, site)
 
 
 def _relative_error(made: Estimate | None, measured: Measured) -> float | None:
@@ -137,7 +154,7 @@ def _measured(row: RunRow) -> Measured:
     )
 
 
-def _summarize(rows: Sequence[ReplayRow], bad: tuple[BadLine, ...]) -> ReplaySummary:
+def _summarize(rows: Sequence[ReplayRow], bad: tuple[BadLine, ...], foreign: tuple[BadLine, ...]) -> ReplaySummary:
     judged = [(row, outcome) for row in rows if (outcome := outcome_of(row)) is not None]
     outcomes = [outcome for _, outcome in judged]
     datasets = _errors_by(outcomes, lambda outcome: outcome.dataset)
@@ -156,6 +173,7 @@ def _summarize(rows: Sequence[ReplayRow], bad: tuple[BadLine, ...]) -> ReplaySum
         runtimes=_errors_by(outcomes, lambda outcome: outcome.runtime),
         reasons=_reasons(rows),
         bad_lines=bad,
+        unknown_accelerators=foreign,
     )
 
 
@@ -174,6 +192,12 @@ def _reasons(rows: Sequence[ReplayRow]) -> tuple[Reason, ...]:
             found[row.reason].append(row)
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(
-        Reason(reason=reason, rows=len(those), expected=sum(row.expected for row in those), first=those[0].where)
+        Reason(
+            reason=reason,
+            rows=len(those),
+            expected=sum(row.expected for row in those),
+            first=those[0].where,
+            where=tuple(row.where for row in those),
+        )
         for reason, those in ranked
     )

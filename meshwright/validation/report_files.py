@@ -60,6 +60,7 @@ def prepare_report(
     readme: str | Path | None = None,
     calibration: str | Path | None = None,
     notes: str | Path | None = None,
+    site: str | Path | None = None,
     force: bool = False,
 ) -> ReportFiles:
     """Read and check all that a report needs, before anything is computed.
@@ -70,6 +71,7 @@ def prepare_report(
         readme: file whose table between two markers is replaced.
         calibration: record of a calibration (`calibration_record`).
         notes: Markdown that becomes the end of the report.
+        site: site file that the runs are predicted with, for the command.
         force: replace an existing report and plot.
 
     Raises:
@@ -82,7 +84,7 @@ def prepare_report(
             raise InputError(f"--readme {readme} is the report itself; needed another file")
         _with_block(to_path(readme, what="README"), "")
     text = None if notes is None else read_text(to_path(notes, what="notes file"), what="notes file", needed="Markdown")
-    given = {"--report": path, "--readme": readme, "--calibration": calibration, "--notes": notes}
+    given = {"--report": path, "--readme": readme, "--calibration": calibration, "--notes": notes, "--site": site}
     options = [f"{name} {quote(str(value))}" for name, value in given.items() if value is not None]
     return ReportFiles(
         report=path,

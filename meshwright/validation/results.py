@@ -128,19 +128,21 @@ class MacroErrors(Spec):
 
 
 class Reason(Spec):
-    """Why rows are not predicted: how many, how many of them are expected rows, and the first of them."""
+    """Why rows are not predicted: how many, how many of them are expected rows, the first of them, and all."""
 
     reason: str
     rows: int
     expected: int
     first: str
+    where: tuple[str, ...]
 
 
 class ReplaySummary(Spec):
     """Counts and errors.
 
     ``coverage`` is the predicted share of the expected rows: dense, complete and not doubtful. ``pooled_without_derived``
-    leaves out the rows whose step time was worked out from TFLOP/s.
+    leaves out the rows whose step time was worked out from TFLOP/s. ``unknown_accelerators``: rows on a device without a
+    profile; they are among the unsupported.
     """
 
     rows: int
@@ -155,6 +157,7 @@ class ReplaySummary(Spec):
     runtimes: dict[str, ReplayErrors]
     reasons: tuple[Reason, ...]
     bad_lines: tuple[BadLine, ...]
+    unknown_accelerators: tuple[BadLine, ...]
 
 
 class Replay(Spec):

@@ -52,6 +52,11 @@ class HardwareFields(_Part):
     inter_node_measured_busbw_gbps_per_node: Amount | None = None
 
 
+def _version_as_text(value: Any) -> Any:
+    """Kernels are often told by their version: 2."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 class ParallelFields(_Part):
     """The layout, in the source's own words."""
 
@@ -71,7 +76,7 @@ class ParallelFields(_Part):
     recompute: str | None = None
     offload: str | None = None
     dtype: str | None = None
-    flash_attention: bool | str | None = None
+    flash_attention: Annotated[bool | str | None, BeforeValidator(_version_as_text)] = None
     compile: bool | None = None
     optimizer: str | None = None
     extra: dict[str, Any] | None = None

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from meshwright.cli.render.tables import heading, lines, rows
-from meshwright.validation.results import MacroErrors, Replay, ReplayErrors
+from meshwright.validation.results import MacroErrors, Reason, Replay, ReplayErrors
 
 _MAX_REASONS = 12
+_MAX_PLACES = 4
 _TIME = ("", "rows", "median", "mean", "bias", "in 20%", "in band", "pairs", "regret", "top 3")
 _MEMORY = ("", "peaks", "mean", "OOM", "recall", "ran", "fits recall")
 _BIAS = "+.1%"
@@ -28,8 +29,13 @@ def render_replay(console: Console, answer: Replay) -> None:
     if summary.reasons:
         heading(console, "Not predicted", f"{summary.unsupported} runs")
         more = len(summary.reasons) - _MAX_REASONS
-        shown = [f"{each.rows}: {each.reason} (first: {each.first})" for each in summary.reasons[:_MAX_REASONS]]
+        shown = [f"{each.rows}: {each.reason} ({_places(each)})" for each in summary.reasons[:_MAX_REASONS]]
         lines(console, [*shown, *([f"{more} more reasons (see --json)"] if more > 0 else [])])
+
+
+def _places(reason: Reason) -> str:
+    """All lines where they are few, else the first."""
+    return ", ".join(reason.where) if len(reason.where) <= _MAX_PLACES else f"first: {reason.first}"
 
 
 def _step_times(
