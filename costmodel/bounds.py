@@ -52,7 +52,7 @@ def step_time_lower_bound(
     """
     problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
     shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
-    return _by_shape(problem, grid, _bound_ends, shape, layers_per_stage)
+    return _by_shape(problem, grid, bound_ends, shape, layers_per_stage)
 
 
 def step_time_column(
@@ -113,7 +113,7 @@ def exact_ends(grid: Grid, times: StepTimes) -> Matrix:
     return np.ascontiguousarray(ends.T)
 
 
-def _bound_ends(grid: Grid, times: StepTimes) -> Matrix:
+def bound_ends(grid: Grid, times: StepTimes) -> Matrix:
     """Lower bounds on the ends of the ranks' last backwards [n, p]; all rows share schedule, ranks and chunks."""
     schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     path = Paths(

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.bounds import exact_ends
+from costmodel.bounds import bound_ends, exact_ends
 from costmodel.communication import communication
 from costmodel.flops import flop_count
 from costmodel.memory import host_memory_bytes, peak_memory, plan_memory
@@ -22,7 +22,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.setting import Matrix, Problem, Setting, plan_contents, prepare
 from costmodel.specs import Estimate, Evidence, Interval, Plan, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
-from costmodel.tables import ATTENTION, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, RECOMPUTE, TENSOR
+from costmodel.tables import ATTENTION, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
 
 TERMS: dict[str, tuple[Evidence, str]] = {
     "gemm": ("fitted", "max((F + F_half) / (peak x max_fraction), bytes / bandwidth) per matrix multiplication"),
@@ -44,6 +44,19 @@ TERMS: dict[str, tuple[Evidence, str]] = {
     ),
     "optimizer": ("formula", "bytes of gradients, parameters and states / bandwidth, the norm's all-reduce included"),
 }
+
+
+def step_seconds(plan: Plan, runtime: RuntimeProfile, *, exact: bool = True) -> float:
+    """The step time of `estimate` alone, or its lower bound, which needs no walk through the pipeline.
+
+    Raises:
+        InputError: when the device cannot compute in the training precision, or the runtime lacks a constant.
+    """
+    problem = Problem(model=plan.model, cluster=plan.cluster, training=plan.training, runtime=runtime)
+    setting = prepare(problem, Grid.from_plan(plan), plan_contents(plan.model, plan.stages))
+    times = step_times(setting)
+    ends = exact_ends if exact else bound_ends
+    return float(times.finish(ends(setting.grid, times))[0])
 
 
 def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False) -> Estimate:
@@ -110,7 +123,7 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
         "launch": busy[LAUNCH],
         "recompute": busy[RECOMPUTE],
         "tensor_parallel": busy[TENSOR],
-        "pipeline_p2p": max(0.0, seconds - unhindered),
+        "pipeline_p2p": busy[MESSAGE] + max(0.0, seconds - unhindered),
         "bubble": max(0.0, unhindered - float(busy.sum() + once[rank])),
         "zero_gather": busy[GATHER] + times.start[0, rank],
         "data_parallel_gradient": busy[GRADIENT] + times.reduction[0, rank],

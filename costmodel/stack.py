@@ -65,6 +65,8 @@ class Stack:
         launch_sharpness: exponent of the smooth maximum of device time and host time.
         tensor_parallel_backward_overlap: share of the backward tensor-parallel collectives hidden behind matmuls.
         sequence_parallel_extra_gathers: extra all-gathers per layer backward with sequence parallelism.
+        message_rate: rate of pipeline messages over that of the link between the ranks.
+        blocking_messages: 1 when a rank computes nothing while it sends.
         pipeline_scatter_gather: 1 when a pipeline message is cut over the tensor group and gathered on arrival.
         reduce_overlap: share of the gradient reduction that may hide behind the backward it follows.
         pipeline_reduce_overlap: the same under a pipeline schedule.
@@ -117,6 +119,8 @@ class Stack:
     launch_sharpness: float
     tensor_parallel_backward_overlap: float
     sequence_parallel_extra_gathers: float
+    message_rate: float
+    blocking_messages: float
     pipeline_scatter_gather: float
     reduce_overlap: float
     pipeline_reduce_overlap: float

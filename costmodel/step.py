@@ -24,7 +24,7 @@ from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
 from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
-from costmodel.tables import GATHER, GRADIENT, group_starts
+from costmodel.tables import GATHER, GRADIENT, MESSAGE, Cube, group_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,9 @@ class StepTimes:
 def step_times(setting: Setting) -> StepTimes:
     """Durations of one step of every candidate."""
     forward, backward = _passes(setting)
+    transfer = _transfer(setting)
+    if setting.stack.blocking_messages:
+        forward, backward, transfer = _blocked(setting, forward, backward, transfer)
     parameters = stage_parameters(setting)
     sharding = sharding_times(
         setting, parameters=parameters, forward=forward.sum(axis=2), backward=backward.sum(axis=2)
@@ -64,7 +67,7 @@ def step_times(setting: Setting) -> StepTimes:
     return StepTimes(
         forward=forward,
         backward=backward,
-        transfer=_transfer(setting),
+        transfer=transfer,
         start=sharding.start,
         reduction=sharding.reduction + _tied_reduction(setting),
         optimizer=_optimizer(setting, parameters),
@@ -121,12 +124,25 @@ def _transfer(setting: Setting) -> Matrix:
     scattered = (batch.sequence_parallel > 0) | (setting.stack.pipeline_scatter_gather > 0)
     stride = (setting.grid.num_devices // setting.num_ranks).astype(np.float64)
     seconds = boundary_seconds(
-        setting.net, message_bytes=np.where(scattered, whole / tensor, whole), stride=stride, ranks=setting.num_ranks
+        setting.net,
+        message_bytes=np.where(scattered, whole / tensor, whole) / setting.stack.message_rate,
+        stride=stride,
+        ranks=setting.num_ranks,
     )
     gathered = np.where(
         scattered & (batch.sequence_parallel == 0), all_gather_seconds(setting.tensor_group, whole), 0.0
     )
     return seconds + gathered[:, None]
+
+
+def _blocked(setting: Setting, forward: Cube, backward: Cube, transfer: Matrix) -> tuple[Cube, Cube, Matrix]:
+    """Passes with the messages they send, which then take no time of their own: forward to the next rank, backward back."""
+    virtual = setting.num_ranks * setting.num_chunks
+    sent = np.tile(transfer, (1, setting.num_chunks))
+    forward, backward = forward.copy(), backward.copy()
+    forward[:, : virtual - 1, MESSAGE] += sent[:, : virtual - 1]
+    backward[:, 1:, MESSAGE] += sent[:, : virtual - 1]
+    return forward, backward, np.zeros_like(transfer)
 
 
 def _table_parameters(setting: Setting) -> Column:

@@ -37,8 +37,18 @@ from costmodel.runtimes.grid import RECOMPUTE_KINDS
 from costmodel.specs import DeviceSpec, LayerGroup, ModelSpec, TrainingSpec
 from costmodel.stack import Stack
 
-PARTS = ("gemm", "attention", "memory_bound", "launch", "recompute", "tensor_parallel", "zero_gather", "gradient")
-GEMM, ATTENTION, MEMORY, LAUNCH, RECOMPUTE, TENSOR, GATHER, GRADIENT = range(len(PARTS))
+PARTS = (
+    "gemm",
+    "attention",
+    "memory_bound",
+    "launch",
+    "recompute",
+    "tensor_parallel",
+    "zero_gather",
+    "gradient",
+    "message",
+)
+GEMM, ATTENTION, MEMORY, LAUNCH, RECOMPUTE, TENSOR, GATHER, GRADIENT, MESSAGE = range(len(PARTS))
 
 Cube = NDArray[np.float64]
 
