@@ -29,7 +29,14 @@ class Goal:
     @property
     def met(self) -> bool:
         """Whether the figure lies in its range."""
-        return (self.low is None or self.found >= self.low) and (self.high is None or self.found <= self.high)
+        return self.missed_by == 0.0
+
+    @property
+    def missed_by(self) -> float:
+        """How far the figure lies outside its range; 0 inside."""
+        below = 0.0 if self.low is None else self.low - self.found
+        above = 0.0 if self.high is None else self.found - self.high
+        return max(below, above, 0.0)
 
 
 def goals(answer: Replay, record: CalibrationRecord | None = None) -> tuple[Goal, ...]:

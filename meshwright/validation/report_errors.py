@@ -28,7 +28,7 @@ def goal_section(answer: Replay, record: CalibrationRecord | None) -> str:
             each.what,
             percent(each.found, _SIGNED if each.signed else ".1%"),
             _range(each),
-            "yes" if each.met else "**no**",
+            "yes" if each.met else f"**no**, by {100 * each.missed_by:.2g} points",
         )
         for each in found
     ]

@@ -132,10 +132,11 @@ def _records(lines: Sequence[str]) -> Iterator[_Record]:
 
 
 def _parse(text: str, number: int) -> _Record:
-    if any("\udc80" <= letter <= "\udcff" for letter in text):
-        return _Record(number, [], "the line is not UTF-8 text")
     try:
+        text.encode()
         return _Record(number, next(csv.reader(io.StringIO(text, newline=""), strict=True), []))
+    except UnicodeEncodeError:  # bytes that were no text
+        return _Record(number, [], "the line is not UTF-8 text")
     except csv.Error as error:
         return _Record(number, [], f"the line is not CSV: {error}")
 

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from replay_rows import vary, write
 
 from costmodel.specs import InputError
@@ -187,6 +189,28 @@ def test_a_step_time_from_tflops_is_marked_and_told_apart(tmp_path: Path) -> Non
     assert [row.derived for row in answer.rows] == [False, False, True, False]
     assert [row.measured.step_time_seconds for row in answer.rows] == [10.0, 10.0, 20.0, None]
     assert (answer.summary.pooled.rows, answer.summary.pooled_without_derived.rows) == (3, 2)
+
+
+@given(
+    content=st.one_of(
+        st.binary(max_size=300),
+        st.lists(
+            st.sampled_from([COLUMNS, f"a,{CELLS}", '"', ",", "\n", "\r", "\x00", "{", '{"id": 1}', "1e999"]),
+            max_size=9,
+        )
+        .map("".join)
+        .map(str.encode),
+    ),
+    suffix=st.sampled_from([".csv", ".jsonl"]),
+)
+def test_whatever_a_file_holds_every_line_is_a_run_or_has_a_reason(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, suffix: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"runs{suffix}"
+    path.write_bytes(content)
+    for line in read_runs([path]):
+        assert (line.row is None) == bool(line.reason)
+        assert line.where.startswith(f"runs{suffix}:")
 
 
 def test_a_path_that_is_none_is_bad_input() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.validation.goals import worst_coverage
 from meshwright.validation.metrics import Outcome, errors_of, macro_errors, pair_orders, rank_groups, regret
 
 
@@ -41,6 +42,36 @@ def test_regret_is_what_the_best_predicted_lose() -> None:
     assert regret([(1.0, 10.0), (1.0, 12.0)], 1) == pytest.approx(
         0.2
     )  # equal predictions: the worse one is tried first
+
+
+def test_pairs_count_once_or_every_group_does() -> None:
+    rows = [outcome(k, k, group="four") for k in (1, 2, 3, 4)]  # 6 pairs, all right
+    rows += [outcome(1, 2, group="two"), outcome(2, 1, group="two")]  # 1 pair, wrong
+    rows += [outcome(1, 5, group="same"), outcome(2, 5, group="same")]  # no pair: equal measurements
+    errors = errors_of(rows)
+    assert (errors.groups, errors.pairs) == (3, 7)
+    assert errors.pair_order == pytest.approx(6 / 7)
+    assert errors.pair_order_of_groups == pytest.approx(1 / 2)
+    assert errors.regret_top1 == pytest.approx((0 + 1 + 0) / 3)
+    other = errors_of([outcome(1, 2, dataset="b"), outcome(1, 3, dataset="b")])
+    assert macro_errors([errors, other]).pair_order == pytest.approx((6 / 7 + 1 / 2) / 2)
+
+
+def test_an_interval_covers_its_ends() -> None:
+    rows = [outcome(1.0, value, low_seconds=0.8, high_seconds=1.3) for value in (0.79, 0.8, 1.3, 1.31)]
+    errors = errors_of(rows)
+    assert errors.interval_coverage == 0.5
+    assert errors.interval_mean_width == pytest.approx(0.5)
+
+
+def test_the_least_coverage_is_of_a_dataset_with_ten_rows() -> None:
+    parts = {
+        "few": errors_of([outcome(1, 9)] * 9),
+        "many": errors_of([outcome(1, 1)] * 6 + [outcome(1, 9)] * 4),
+        "all": errors_of([outcome(1, 1)] * 20),
+    }
+    assert worst_coverage(parts) == ("many", 0.6)
+    assert worst_coverage({"few": parts["few"]}) is None
 
 
 def test_groups_are_of_one_dataset_and_hold_two_timed_runs() -> None:

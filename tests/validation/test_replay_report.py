@@ -127,6 +127,8 @@ def test_a_goal_is_met_inside_its_range() -> None:
         True,
         False,
     ]
+    assert Goal(what="x", found=0.7, low=0.76, high=0.86).missed_by == pytest.approx(0.06)
+    assert Goal(what="x", found=-0.05, low=-0.03, high=0.03, signed=True).missed_by == pytest.approx(0.02)
     assert Goal(what="x", found=-0.02, low=-0.03, high=0.03, signed=True).met
 
 

@@ -21,9 +21,10 @@ def render_replay(console: Console, answer: Replay) -> None:
     summary = answer.summary
     coverage = "" if summary.coverage is None else f"; {summary.coverage:.0%} of dense, complete, undoubted ones"
     heading(console, "Replay", f"{summary.predicted} of {summary.rows} runs predicted{coverage}")
-    _step_times(
-        console, "Step time by dataset", summary.datasets, ends={"pooled": summary.pooled, "mean": summary.macro}
-    )
+    ends: dict[str, ReplayErrors | MacroErrors] = {"pooled": summary.pooled, "mean": summary.macro}
+    if summary.pooled_without_derived.rows < summary.pooled.rows:
+        ends["not derived"] = summary.pooled_without_derived
+    _step_times(console, "Step time by dataset", summary.datasets, ends=ends)
     _step_times(console, "Step time by framework", summary.runtimes, ends={})
     _memory(console, summary.datasets, summary.pooled)
     if summary.reasons:
