@@ -8,8 +8,8 @@ With theta = (log efficiency, log launch, overlap) of `costmodel.site` and r_i =
         runs that are off by more than 2 s refute the band: s^2 <- max(s^2, mean r^2(0) - 3 s^2), continuous at 2 s
     (3) minimise sum r_i^2 / sigma^2 + sum theta_j^2 / tau_j^2 (maximum a posteriori) by Gauss-Newton steps
         (J'J / sigma^2 + T^-2) step = J' r / sigma^2 - T^-2 theta, J = d log predicted / d theta by differences
-    (4) sigma^2 <- (nu sigma_0^2 + sum r_i^2) / (nu + n - k), the prior scatter counting as nu runs; k = sum over j of
-        1 - var_j / tau_j^2, the parameters that the runs determine
+    (4) sigma^2 <- (nu sigma_0^2 + sum (r_i - mean r)^2) / (nu + n - 1), the prior scatter counting as nu runs; what all runs
+        have in common is theta's to explain
     (5) covariance of theta C = (J'J / sigma^2 + T^-2)^-1
     (6) new band = exp(z sqrt(sigma^2 + mean over runs of g' C g)) - 1, g a row of J
 
@@ -101,10 +101,8 @@ def fit_site(model: Model, measured_seconds: Sequence[float], error_band: float)
     for _ in range(2):  # the scatter follows from the residuals, the residuals hardly from the scatter
         theta, jacobian = _minimise(model, target, theta, scatter, prior)
         residuals = target - model(theta)
-        errors = np.sqrt(np.diag(_covariance(jacobian, scatter, prior)))
-        determined = float((1.0 - (errors / prior) ** 2).sum())
-        freedom = SCATTER_RUNS + max(0.0, len(target) - determined)
-        scatter = math.sqrt((SCATTER_RUNS * first**2 + float(residuals @ residuals)) / freedom)
+        apart = float(((residuals - residuals.mean()) ** 2).sum())
+        scatter = math.sqrt((SCATTER_RUNS * first**2 + apart) / (SCATTER_RUNS + len(target) - 1))
     covariance = _covariance(jacobian, scatter, prior)
     spread = float(np.einsum("ij,jk,ik->i", jacobian, covariance, jacobian).mean())
     return SiteFit(

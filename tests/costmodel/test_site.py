@@ -116,7 +116,7 @@ def test_corrections_outside_physical_bounds_are_refused(kind: Any, value: float
 def test_another_runtime_or_device_is_refused() -> None:
     with pytest.raises(InputError, match="site file is of runtime megatron on A100-SXM-80GB; found runtime torch"):
         apply_site(load_runtime("torch"), sample_site())
-    with pytest.raises(InputError, match="site file is of A100-SXM-80GB .* found a cluster of H100-SXM"):
+    with pytest.raises(InputError, match=r"site file is of A100-SXM-80GB .* found a cluster of H100-SXM"):
         check_device(sample_site(), "H100-SXM")
 
 
