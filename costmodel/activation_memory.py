@@ -1,20 +1,22 @@
 """What runtime ``torch`` keeps for backward: Hugging Face's modules under autograd, in bytes per micro-batch.
 
-One layer, one micro-batch of b sequences of s tokens. T = s b tokens; z = tokens per rank between modules (T / t under
-sequence parallelism, else T); t tensor-parallel size; c bytes of the compute format and w = max(4, c), because norms and
-the unfused softmax work in float32 at least; h hidden, a query heads, k key-value heads, d head size, f feed-forward size.
+One layer, one micro-batch of b sequences of s tokens. T = s b / cp tokens (cp context parallel size); z = tokens per rank
+between modules (T / t under sequence parallelism, else T); t tensor-parallel size; c bytes of the compute format and
+w = max(4, c), because norms and the unfused softmax work in float32 at least; h hidden, a query heads, k key-value heads,
+d head size, f feed-forward size.
 
     (1) RMSNorm, two a layer: its input in w bytes, the normalised tensor, 1 / rms     2 (z h (w + c) + w z)
     (2) LayerNorm, two a layer: its input, mean and 1 / deviation                      2 (z h c + 2 z c)
     (3) gathered inputs of the first attention and feed-forward projections            2 T h c
     (4) query and key norms (qwen3), as (1) per head                                   T (a + k) / t (d (w + c) + w)
     (5) fused attention: q, k, v, output, log-sum-exp                                  c T d (2 a + 2 k) / t + w T a / t
-        with a sliding window shorter than s, also a mask and expanded k and v         c s s + 2 c T d (a - k) / t
+        with a sliding window shorter than s, also a mask and expanded k and v         c s s / cp + 2 c T d (a - k) / t
     (6) unfused attention: q, expanded k and v, probabilities in w bytes; output in c  w T (3 a d + a s) / t + c T a d / t
     (7) feed-forward: the activation's g saved tensors, its output among them          g c T f / t
         g = 2 for one kernel that needs its input (silu, gelu), 1 for one that needs its output (relu), more for
         formulas in elementary operations (gelu_new: 5)
     (8) gated feed-forward, besides: the other branch and the product                  2 c T f / t
+        context parallel: copied keys and values, and backward's buffers               context_parallel.py, (6)
     (9) the layer's input, all that full recomputation keeps                           c z h
 
 ``core_attention`` recomputation keeps of (5) and (6) c T d (2 a + 2 k) / t: q, k, v and the output.
@@ -39,6 +41,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.context_parallel import context_buffers
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
@@ -120,9 +123,9 @@ class Tokens:
     @staticmethod
     def of(training: TrainingSpec, grid: Grid) -> Tokens:
         """The columns of a grid."""
-        cut = np.where(grid.sequence_parallel == 1, grid.tensor_parallel_size, 1)
-        share = ceil_div(np.full_like(cut, training.sequence_length), cut)
-        return Tokens(training.sequence_length * grid.micro_batch_size, share * grid.micro_batch_size)
+        length = ceil_div(np.full_like(grid.micro_batch_size, training.sequence_length), grid.context_parallel_size)
+        share = ceil_div(length, np.where(grid.sequence_parallel == 1, grid.tensor_parallel_size, 1))
+        return Tokens(length * grid.micro_batch_size, share * grid.micro_batch_size)
 
 
 def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> LayerBytes:
@@ -135,13 +138,14 @@ def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpe
     inputs = 2 * tokens.whole * model.hidden_size * compute
     wide = compute * ceil_div(tokens.whole * width, size)
     hidden = compute * tokens.whole * model.hidden_size
+    copies, buffers = context_buffers(group.attention, training, grid)
     return LayerBytes(
-        kept=norms + inputs + attention + tensors * wide,
+        kept=norms + inputs + attention + copies + tensors * wide,
         attention_internals=dropped,
         layer_input=compute * tokens.between * model.hidden_size,
         policy_outputs=policy_outputs(model, group, training, grid),
         backward=transient * wide + hidden,
-        attention_backward=2 * _scores(group, training, grid) + hidden - tensors * wide,
+        attention_backward=2 * _scores(group, training, grid) + hidden + buffers - tensors * wide,
     )
 
 
@@ -191,8 +195,9 @@ def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> t
     attention, compute = group.attention, BYTES_PER_ELEMENT[training.precision.compute]
     wide = max(WIDE_BYTES, compute)
     heads, key_heads, head_dim = attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim
-    share = ceil_div(training.sequence_length * grid.micro_batch_size * heads, grid.tensor_parallel_size)
-    key_share = ceil_div(training.sequence_length * grid.micro_batch_size * key_heads, grid.tensor_parallel_size)
+    tokens = Tokens.of(training, grid).whole
+    share = ceil_div(tokens * heads, grid.tensor_parallel_size)
+    key_share = ceil_div(tokens * key_heads, grid.tensor_parallel_size)
     norms = np.zeros_like(share)
     if attention.qk_norm:
         norms = (share + key_share) * (head_dim * (wide + compute) + wide)
@@ -201,7 +206,8 @@ def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> t
     if training.attention_implementation == "fused":
         internals = wide * share
         if attention.window is not None and attention.window < training.sequence_length:
-            internals += 2 * compute * head_dim * (share - key_share) + compute * training.sequence_length**2
+            mask = ceil_div(np.full_like(share, training.sequence_length**2), grid.context_parallel_size)
+            internals += 2 * compute * head_dim * (share - key_share) + compute * mask
         return norms + inputs + output + internals, internals
     internals = wide * share * 3 * head_dim + _scores(group, training, grid)
     return norms + internals + output, internals - inputs
@@ -212,7 +218,7 @@ def _scores(group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
     if training.attention_implementation == "fused":
         return np.zeros_like(grid.micro_batch_size)
     wide = max(WIDE_BYTES, BYTES_PER_ELEMENT[training.precision.compute])
-    rows = training.sequence_length * grid.micro_batch_size * group.attention.num_attention_heads
+    rows = Tokens.of(training, grid).whole * group.attention.num_attention_heads
     return wide * training.sequence_length * ceil_div(rows, grid.tensor_parallel_size)
 
 

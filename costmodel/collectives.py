@@ -11,6 +11,9 @@ groups do the same at the same time. A ring enters and leaves every unit once pe
     (4) all-reduce:                                     2 (n - 1)/n S / rate + 2 min(ring, tree) latency
     (5) ring latency = sum over levels of (g_{l+1} / g_l - 1) hops;  tree latency: the same inside a node, log2 above
         (double binary trees, NCCL 2.4)
+    (6) all-to-all of S bytes on every rank: (n - 1)/n S / exchange rate + min(ring, tree) latency. A message crosses the
+        lowest level that joins its ends and, from the nodes up, those below it; the slowest level decides:
+        exchange rate = (n - 1)/n / max over levels of (share of S that crosses / (rate of the level / members in a unit))
 
 On ``cpu`` devices torch uses gloo, whose reduce-scatter is an all-reduce that keeps one part: it costs and sends
 as (4).
@@ -29,10 +32,11 @@ from costmodel.specs import ClusterSpec, LevelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Groups as columns: rate of the ring, one-way latencies, and the index of the slowest level they span."""
+    """Groups as columns: rates of the ring and of an all-to-all, one-way latencies, index of the slowest level spanned."""
 
     size: Column
     bytes_per_second: Column
+    exchange_bytes_per_second: Column
     ring_latency_seconds: Column
     tree_latency_seconds: Column
     level: Column
@@ -88,7 +92,7 @@ def network(cluster: ClusterSpec, *, growth: float = 0.0) -> Network:
 
 
 def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Group:
-    """Groups of ``size`` members, ``stride`` device numbers apart, in jobs of ``devices`` devices; (1), (2) and (6).
+    """Groups of ``size`` members, ``stride`` device numbers apart, in jobs of ``devices`` devices; (1), (2), (5), (6).
 
     A group that does not fit evenly into a unit is priced at its least favourable position.
     """
@@ -96,7 +100,7 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
     rate = np.full(size.shape, np.inf)
     level = np.zeros(size.shape)
     ring, tree = np.zeros(size.shape), np.zeros(size.shape)
-    members = np.ones(size.shape)
+    members, exchange = np.ones(size.shape), np.zeros(size.shape)
     for index, unit in enumerate(net.unit[:-1]):
         inside = np.maximum(1.0, np.gcd(extent, net.unit[index + 1]) // np.maximum(stride, 1.0))
         inside = size if index == len(net.unit) - 2 else np.minimum(inside, size)
@@ -107,6 +111,8 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
         reached = reached * np.minimum(1.0, np.maximum(1.0, units - 1.0) * net.peer[index])
         if index:
             reached = reached / (1.0 + net.growth * np.log2(units))
+        crossing = ((inside if index == 0 else size) - members) / size
+        exchange = np.maximum(exchange, np.where(units > 1, crossing * members / reached, 0.0))
         slower = (units > 1) & (reached < rate)
         rate = np.where(slower, reached, rate)
         level = np.where(slower, float(index), level)
@@ -116,6 +122,9 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
     return Group(
         size=size,
         bytes_per_second=rate,
+        exchange_bytes_per_second=np.divide(
+            (size - 1.0) / size, exchange, out=np.full(size.shape, np.inf), where=exchange > 0
+        ),
         ring_latency_seconds=ring,
         tree_latency_seconds=tree,
         level=level,
@@ -138,6 +147,12 @@ def reduce_scatter_seconds(members: Group, total_bytes: Column, calls: Column | 
     """Reduce-scatter of ``total_bytes`` in ``calls`` calls, equation (3); on gloo equation (4)."""
     cost = all_reduce_seconds if members.gloo else all_gather_seconds
     return cost(members, total_bytes, calls)
+
+
+def all_to_all_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
+    """All-to-all of ``total_bytes`` on every rank (all calls together) in ``calls`` calls, equation (6)."""
+    latency = np.minimum(members.ring_latency_seconds, members.tree_latency_seconds)
+    return members.fraction * total_bytes / members.exchange_bytes_per_second + calls * latency
 
 
 def all_gather_bytes(members: Group, total_bytes: Column) -> Column:

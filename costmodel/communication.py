@@ -6,8 +6,9 @@ Counts are per pipeline rank over all its chunks. For a rank with l layers, m mi
         sequence parallelism an all-gather and a reduce-scatter each, and the runtime's extra gathers backward
     (2) embedding: one of (1) forward; head: one of (1) backward, an all-gather of its input with sequence parallelism; loss:
         3 all-reduces of T fp32 numbers, or an all-gather of the logits
-    (3) pipeline: one message per micro-batch and boundary in each direction
-    (4) data parallel: sharding.py, equations (1) to (3), as often as frequency.py says
+    (3) context parallel: context_parallel.py, equations (2) to (4), the forward's once more where attention is recomputed
+    (4) pipeline: one message per micro-batch and boundary in each direction
+    (5) data parallel: sharding.py, equations (1) to (3), as often as frequency.py says
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.collectives import Group, all_gather_bytes, all_reduce_bytes, reduce_scatter_bytes
+from costmodel.context_parallel import ALL_GATHER, EXCHANGES, REPEATS_ATTENTION, RING, context_bytes
 from costmodel.setting import Setting
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT, Communication
@@ -25,7 +27,10 @@ from costmodel.step import holds_tied_copy, stage_parameters
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``count`` collectives over ``total_bytes`` of unsharded tensors, all calls together."""
+    """``count`` collectives over ``total_bytes`` of unsharded tensors, all calls together.
+
+    Of a ``send`` and an ``all_to_all``: bytes of one rank.
+    """
 
     axis: str
     op: str
@@ -38,13 +43,20 @@ def _sent(call: Call) -> float:
     """Bytes one rank sends."""
     if call.op == "send":
         return call.total_bytes
+    if call.op == "all_to_all":
+        return float(np.ravel(call.members.fraction)[0]) * call.total_bytes
     sent = {"all_gather": all_gather_bytes, "all_reduce": all_reduce_bytes, "reduce_scatter": reduce_scatter_bytes}
     return float(np.ravel(sent[call.op](call.members, np.array([call.total_bytes])))[0])
 
 
 def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
     """Traffic of one device of pipeline rank ``rank`` under the first candidate; entries of 0 bytes are left out."""
-    calls = [*_tensor_calls(setting, rank), *_pipeline_calls(setting, rank), *_data_calls(setting, rank)]
+    calls = [
+        *_tensor_calls(setting, rank),
+        *_context_calls(setting, rank),
+        *_pipeline_calls(setting, rank),
+        *_data_calls(setting, rank),
+    ]
     merged: dict[tuple[str, str, str], tuple[float, float]] = {}
     for call in calls:
         sent = _sent(call)
@@ -61,7 +73,11 @@ def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
             count=round(count),
             bytes_per_rank=round(sent),
             link=link,
-            algorithm="direct" if op == "send" else "all_reduce" if gloo and op == "reduce_scatter" else "ring",
+            algorithm="direct"
+            if op in ("send", "all_to_all")
+            else "all_reduce"
+            if gloo and op == "reduce_scatter"
+            else "ring",
         )
         for (axis, op, link), (count, sent) in merged.items()
     )
@@ -103,8 +119,33 @@ def _tensor_calls(setting: Setting, rank: int) -> list[Call]:
     return calls
 
 
+def _context_calls(setting: Setting, rank: int) -> list[Call]:
+    """Equation (3)."""
+    grid, members, ranks = setting.grid, setting.context_group, float(setting.grid.context_parallel_size[0])
+    method = int(grid.context_parallel_method[0])
+    if ranks == 1:
+        return []
+    calls: list[Call] = []
+    layers = setting.contents.layers[0, rank :: setting.num_ranks].sum(axis=0)  # [G, K]
+    for group, kinds in zip(setting.problem.model.layers, layers, strict=True):
+        backwards = float(setting.grid.num_micro_batches[0] * kinds.sum())
+        forwards = backwards + float(setting.grid.num_micro_batches[0] * (kinds * REPEATS_ATTENTION).sum())
+        sent = context_bytes(group.attention, batch=setting.batch, element_bytes=setting.ceiling.element_bytes)
+        keys, exchanged = float(sent.keys[0]), float(sent.exchanged[0])
+        both = forwards + backwards
+        if method == RING:
+            messages = (ranks - 1.0) * both
+            calls.append(Call("cp", "send", messages, (messages + (ranks - 1.0) * backwards) * keys, members))
+        elif method == ALL_GATHER:
+            calls.append(Call("cp", "all_gather", both, both * ranks * keys, members))
+            calls.append(Call("cp", "reduce_scatter", backwards, backwards * ranks * keys, members))
+        else:
+            calls.append(Call("cp", "all_to_all", EXCHANGES * both, both * exchanged, members))
+    return calls
+
+
 def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
-    """Equation (3); scattered messages are gathered again over the tensor group."""
+    """Equation (4); scattered messages are gathered again over the tensor group."""
     ranks, grid = setting.num_ranks, setting.grid
     if ranks == 1:
         return []
@@ -128,7 +169,7 @@ def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
 
 
 def _data_calls(setting: Setting, rank: int) -> list[Call]:
-    """Equation (4)."""
+    """Equation (5)."""
     groups, often = data_groups(setting), setting.often
     precision = setting.problem.training.precision
     parameters = float(setting.per_rank(stage_parameters(setting))[0, rank])

@@ -13,12 +13,13 @@ reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, InputError, Precision
+from costmodel.fp8 import FP8_BYTES, RECIPES, fp8_peak
+from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, InputError, Precision, PrecisionSpec
 
 Column = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ that differ in the head size only (bigscience-workshop/bigscience, GPT-2 experim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Ceilings of one device for one compute precision."""
+    """Ceilings of one device for one compute precision; ``projections``: of the layers' ones where they are in fp8."""
 
     flops_per_second: float
     half_flops: float
@@ -45,7 +46,14 @@ class Roofline:
     launch_seconds: float
     asynchronous: bool
     element_bytes: int
+    result_bytes: int
     needs_alignment: bool
+    projections: Roofline | None = None
+
+    @property
+    def of_projections(self) -> Roofline:
+        """The ceilings of the layers' projections."""
+        return self.projections or self
 
 
 def roofline(
@@ -78,6 +86,7 @@ def roofline(
         launch_seconds=device.launch_seconds,
         asynchronous=device.kind == "cuda",
         element_bytes=BYTES_PER_ELEMENT[precision],
+        result_bytes=BYTES_PER_ELEMENT[precision],
         needs_alignment=device.kind == "cuda" and precision in ("bf16", "fp16"),
     )
 
@@ -89,6 +98,39 @@ def power_fraction(device: DeviceSpec, exponent: float) -> float:
         return 1.0
     needed = device.full_rate_watts_per_tflops * peak / 1e12
     return float(min(1.0, device.power_limit_watts / needed) ** exponent)
+
+
+def training_roofline(
+    device: DeviceSpec,
+    precision: PrecisionSpec,
+    *,
+    sustained_rate: float = 1.0,
+    power_exponent: float = 0.0,
+    site_rate: float = 1.0,
+) -> Roofline:
+    """The ceilings of ``device`` in training, with those of fp8 projections (fp8.py, equation (1)).
+
+    Raises:
+        InputError: when the device does not support the compute format or fp8.
+    """
+    ceiling = roofline(
+        device,
+        precision.compute,
+        sustained_rate=sustained_rate,
+        power_exponent=power_exponent,
+        site_rate=site_rate,
+    )
+    if precision.fp8_recipe is None:
+        return ceiling
+    faster = fp8_peak(device) / device.peak_flops_per_second[precision.compute]
+    faster *= RECIPES[precision.fp8_recipe].efficiency
+    projections = replace(
+        ceiling,
+        flops_per_second=ceiling.flops_per_second * faster,
+        half_flops=ceiling.half_flops * faster,
+        element_bytes=FP8_BYTES,
+    )
+    return replace(ceiling, projections=projections)
 
 
 def matmul_seconds(
@@ -111,8 +153,8 @@ def matmul_seconds(
     flops = 2.0 * rows * inner * outer
     arithmetic = (flops + ceiling.half_flops) / ceiling.flops_per_second
     arithmetic = arithmetic * _misalignment(ceiling, MISALIGNED_MATMUL_SLOWDOWN, inner, outer)
-    moved_bytes = (rows * inner + inner * outer + rows * outer) * ceiling.element_bytes + extra_bytes
-    return np.maximum(arithmetic, moved_bytes / ceiling.bytes_per_second)
+    moved_bytes = (rows * inner + inner * outer) * ceiling.element_bytes + rows * outer * ceiling.result_bytes
+    return np.maximum(arithmetic, (moved_bytes + extra_bytes) / ceiling.bytes_per_second)
 
 
 def batched_matmul_seconds(ceiling: Roofline, *, batch: Column, length: float, head_dim: int) -> Column:

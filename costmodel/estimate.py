@@ -22,7 +22,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.setting import Matrix, Problem, Setting, plan_contents, prepare
 from costmodel.specs import Estimate, Evidence, Interval, Plan, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
-from costmodel.tables import ATTENTION, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
+from costmodel.tables import ATTENTION, CONTEXT, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
 
 TERMS: dict[str, tuple[Evidence, str]] = {
     "gemm": ("fitted", "max((F + F_half) / (peak x max_fraction), bytes / bandwidth) per matrix multiplication"),
@@ -35,6 +35,10 @@ TERMS: dict[str, tuple[Evidence, str]] = {
         "or their attention (core_attention)",
     ),
     "tensor_parallel": ("fitted", "2 collectives of T x h per layer and direction: 2 (n-1)/n bytes / rate + latency"),
+    "context_parallel": (
+        "formula",
+        "keys and values passed on, gathered, or exchanged for heads around attention, less what a ring hides behind it",
+    ),
     "pipeline_p2p": ("formula", "step time - step time with free messages"),
     "bubble": ("formula", "longest path with free messages - busy time of the reference rank"),
     "zero_gather": ("formula", "(n-1)/n parameter bytes / rate + latency, less what computation hides"),
@@ -123,6 +127,7 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
         "launch": busy[LAUNCH],
         "recompute": busy[RECOMPUTE],
         "tensor_parallel": busy[TENSOR],
+        "context_parallel": busy[CONTEXT],
         "pipeline_p2p": busy[MESSAGE] + max(0.0, seconds - unhindered),
         "bubble": max(0.0, unhindered - float(busy.sum() + once[rank])),
         "zero_gather": busy[GATHER] + times.start[0, rank],
@@ -131,6 +136,7 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
     }
     hidden = {
         "tensor_parallel": times.tensor_hidden[0, rank],
+        "context_parallel": times.context_hidden[0, rank],
         "zero_gather": times.gather_hidden[0, rank],
         "data_parallel_gradient": times.reduction_hidden[0, rank],
         "pipeline_p2p": max(0.0, _message_seconds(setting, times, rank) - exposed["pipeline_p2p"]),

@@ -40,7 +40,9 @@ def hardware_flops(setting: Setting) -> float:
     forward = float((layers.sum(axis=1) * table.layer_forward_flops[0]).sum())
     backward = float((layers * table.layer_backward_flops[0]).sum())
     head = float(table.head_flops[0].sum())
-    passes = setting.grid.num_micro_batches[0] * setting.grid.data_parallel_size[0]
+    passes = (
+        setting.grid.num_micro_batches[0] * setting.grid.data_parallel_size[0] * setting.grid.context_parallel_size[0]
+    )
     return float(np.float64(passes) * setting.grid.tensor_parallel_size[0] * (forward + backward + head))
 
 

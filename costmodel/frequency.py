@@ -36,7 +36,7 @@ class Frequency:
 def is_wrapped(grid: Grid, training: TrainingSpec) -> NDArray[np.bool_]:
     """Where runtime ``torch`` uses `fully_shard` or `replicate`: with replicas, and for the sake of mixed precision; [n]."""
     mixed = training.precision.compute != training.precision.parameter
-    return np.asarray((grid.data_parallel_size > 1) | mixed)
+    return np.asarray((grid.data_parallel_size * grid.context_parallel_size > 1) | mixed)
 
 
 def reduces_every_micro_batch(grid: Grid) -> NDArray[np.bool_]:
@@ -49,7 +49,7 @@ def frequency(grid: Grid, *, sharding: str) -> Frequency:
     zero = grid.zero_stage
     micro_batches = grid.num_micro_batches.astype(np.float64)
     piped = grid.pipeline_parallel_size > 1
-    sharded = grid.data_parallel_shard_size > 1
+    sharded = grid.shard_group_size > 1
     each = reduces_every_micro_batch(grid) & (sharding == "fsdp2")
     return Frequency(
         forward_gather=np.where(zero == 3, micro_batches, 0.0),
@@ -57,5 +57,5 @@ def frequency(grid: Grid, *, sharding: str) -> Frequency:
         backward_reduce=np.where(each & sharded, micro_batches, 0.0),
         first_gather=np.where((zero == 1) | (zero == 2), 1.0, 0.0),
         last_reduce=np.where(~each & sharded, 1.0, 0.0),
-        replicas=np.where(grid.data_parallel_replicate_size > 1, 1.0, 0.0),
+        replicas=np.where(grid.replica_group_size > 1, 1.0, 0.0),
     )

@@ -1,11 +1,12 @@
 """What one rank computes for one micro-batch in one layer, in the embedding and in the head: seconds by kernel kind, FLOP.
 
-Per rank, with tokens T = micro batch x sequence length s, tensor parallel size t, hidden size h, a query and k key-value
-heads of size d, feed-forward size f (g = 2 when gated, else 1), padded vocabulary V, T' = T / t with sequence parallelism
-and T without:
+Per rank, with tokens T = micro batch x sequence length s / context parallel size c, tensor parallel size t, hidden size h,
+a query and k key-value heads of size d, feed-forward size f (g = 2 when gated, else 1), padded vocabulary V, T' = T / t
+with sequence parallelism and T without:
 
     (1) projections: [T, h] x [h, (a + 2k) d / t], [T, a d / t] x [a d / t, h], [T, h] x [h, g f / t], [T, f / t] x [f / t, h]
-    (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s
+    (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s; a rank computes
+        1 / c of them
     (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
     (4) elements moved: norms 2 h T', residual additions 3 x 2 h T' in each direction, activation f T / t, rotary
         (a + k) d T / t, times the runtime's accesses per element; backward also the sums of input gradients of separate
@@ -15,16 +16,21 @@ and T without:
         moves these bytes inside the weight-gradient products
     (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
 
+Projections in fp8 have ceilings of their own and cast their operands (fp8.py).
+
 A backward multiplies twice for every forward product (input and weight gradient), each at the forward's cost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.compute import Column, Roofline, batched_matmul_seconds, matmul_seconds, stream_seconds
+from costmodel.fp8 import cast_bytes
 from costmodel.specs import BYTES_PER_ELEMENT, AttentionSpec, LayerGroup, ModelSpec, TrainingSpec
 from costmodel.stack import Stack
 
@@ -34,7 +40,8 @@ class MicroBatch:
     """One micro-batch as a rank sees it, in columns; ``sequence_length`` is the same everywhere.
 
     ``wrapped`` is 1 where layers are wrapped for data parallelism; ``*_collectives`` are the gathers and reductions of one
-    layer's parameters in one pass.
+    layer's parameters in one pass. ``context_parallel`` devices share every sequence, by `CONTEXT_PARALLEL_METHODS`
+    [``context_method``]. ``weight_casts``: how often a weight is cast to 8 bits, where it is.
     """
 
     sequences: Column
@@ -45,11 +52,14 @@ class MicroBatch:
     wrapped: Column
     forward_collectives: Column
     backward_collectives: Column
+    context_parallel: Column | float = 1.0
+    context_method: NDArray[np.int64] | int = 0
+    weight_casts: Column | float = 1.0
 
     @property
     def tokens(self) -> Column:
         """T."""
-        return self.sequences * float(self.sequence_length)
+        return self.sequences * float(self.sequence_length) / self.context_parallel
 
     @property
     def shard_tokens(self) -> Column:
@@ -102,10 +112,13 @@ def layer_passes(
     ``stream`` of the backward excludes separate gradient accumulation, see `accumulation_seconds`.
     """
     pairs = projections(model, group, batch.tensor_parallel, fused=fuses_projections(model, stack))
-    costs = [product_passes(training, rows=batch.tokens, sizes=pair, ceiling=ceiling, stack=stack) for pair in pairs]
+    products_of = partial(product_passes, training, ceiling=ceiling.of_projections, stack=stack)
+    costs = [products_of(rows=batch.tokens, sizes=pair) for pair in pairs]
     products, products_backward, flops = (np.sum(column, axis=0) for column in zip(*costs, strict=True))
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
     moved, moved_backward = _moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
+    casts, casts_backward = _cast_bytes(training, pairs, batch)
+    moved, moved_backward = moved + casts, moved_backward + casts_backward
     again, _, flops_again = (np.sum(column, axis=0) for column in zip(*costs[1::2], strict=True))
     policy = PassCost(matmul=again, attention=0.0 * again, stream=stream_seconds(ceiling, moved), flops=flops_again)
     forward = PassCost(
@@ -132,6 +145,18 @@ def product_passes(
     accumulated = 2.0 * BYTES_PER_ELEMENT[training.precision.gradient] * inner * outer * stack.fused_accumulation
     weight_gradient = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer, extra_bytes=accumulated)
     return product, product + weight_gradient, 2.0 * rows * inner * outer
+
+
+def _cast_bytes(
+    training: TrainingSpec, pairs: list[tuple[Column, Column]], batch: MicroBatch
+) -> tuple[Column | float, Column | float]:
+    """Bytes that casting the operands of the projections to 8 bits moves, forward and backward; fp8.py, (2) and (3)."""
+    if training.precision.fp8_recipe is None:
+        return 0.0, 0.0
+    inner, outer = (np.sum(column, axis=0) for column in zip(*pairs, strict=True))
+    weights = batch.weight_casts * np.sum([size[0] * size[1] for size in pairs], axis=0)
+    each = cast_bytes(training.precision.fp8_recipe)
+    return each * (batch.tokens * inner + weights), each * batch.tokens * outer
 
 
 def fuses_projections(model: ModelSpec, stack: Stack) -> bool:
@@ -193,7 +218,7 @@ def _attention_passes(
     attention: AttentionSpec, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
 ) -> tuple[PassCost, PassCost]:
     """softmax(QK^T)V forward and backward, equation (3); an unfused one also moves the score matrix."""
-    maps = batch.sequences * attention.num_attention_heads / batch.tensor_parallel
+    maps = batch.sequences * attention.num_attention_heads / batch.tensor_parallel / batch.context_parallel
     length, zero = float(batch.sequence_length), np.zeros(maps.shape)
     if training.attention_implementation == "fused":
         flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)

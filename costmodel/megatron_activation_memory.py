@@ -24,6 +24,8 @@ The pieces, from which llama's gated layers and layers without dropout follow. S
                                                                                      activation's output as well]
    (12) [dropout_masks of the two residual branches   2 z h]
 
+Context parallelism cuts T and adds context_parallel.py, (6).
+
 Full recomputation keeps the layer's input, c z h. Backward needs the widest gradient beyond what is kept, and under
 sequence parallelism the gathered input; attention comes after the feed-forward's tensors are freed:
 
@@ -34,6 +36,10 @@ probabilities and then their gradient in place, beside the logits or their gradi
 
    (14) kept 4 T V / t, and while the loss runs c T V / t       [loss_bytes instead of 4 + c, gathered_logits: V columns]
 
+With fp8 projections Transformer Engine keeps their inputs as it cast them:
+
+   (15) kept less 2 (c - 1) z h and (c - 1) T f / t, more T a d / t
+
 Sources: arXiv 2205.05198 sections 4 and 5; Megatron-LM megatron/core/tensor_parallel/{layers,cross_entropy}.py.
 """
 
@@ -42,6 +48,8 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.activation_memory import WIDE_BYTES, EndBytes, LayerBytes, Tokens, policy_outputs
+from costmodel.context_parallel import context_buffers
+from costmodel.fp8 import FP8_BYTES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, KernelFusion, LayerGroup, MemoryAccounting, ModelSpec, TrainingSpec
@@ -68,17 +76,38 @@ def megatron_layer_bytes(
     hidden = tokens.between * model.hidden_size
     whole = compute * tokens.whole * model.hidden_size
     heads = ceil_div(tokens.whole * group.attention.num_attention_heads, size)
+    saved_inputs, saved_wide = _fp8_savings(model, group, training, grid)
+    copies, buffers = context_buffers(group.attention, training, grid)
     unfused = training.attention_implementation == "unfused"
     masks = 2 * hidden * accounting.dropout_masks
     norms_and_inputs = 2 * _norm_and_input_bytes(model, training, grid, accounting, fusion)
     return LayerBytes(
-        kept=norms_and_inputs + attention + scores + feed_forward + masks,
+        kept=norms_and_inputs + attention + copies + scores + feed_forward + masks - saved_inputs - saved_wide,
         attention_internals=scores,
         layer_input=compute * hidden,
         policy_outputs=policy_outputs(model, group, training, grid),
         backward=(1 + gated) * wide + whole,
-        attention_backward=compute * heads * training.sequence_length * unfused + whole - feed_forward,
+        attention_backward=compute * heads * training.sequence_length * unfused
+        + whole
+        + buffers
+        - (feed_forward - saved_wide),
     )
+
+
+def _fp8_savings(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> tuple[Column, Column]:
+    """Bytes that inputs of projections save when they are kept in 8 bits, without and of the feed-forward's last one.
+
+    (15): the norms' outputs and the feed-forward's input of its second projection lose c - 1 bytes an element;
+    attention's output is kept once more, as attention's backward needs it in c bytes.
+    """
+    tokens, size = Tokens.of(training, grid), grid.tensor_parallel_size
+    if training.precision.fp8_recipe is None:
+        return np.zeros_like(tokens.whole), np.zeros_like(tokens.whole)
+    narrower = BYTES_PER_ELEMENT[training.precision.compute] - FP8_BYTES
+    outputs = group.attention.num_attention_heads * group.attention.head_dim
+    inputs = 2 * narrower * tokens.between * model.hidden_size
+    wide = narrower * ceil_div(tokens.whole * group.feed_forward.intermediate_size, size)
+    return np.asarray(inputs - FP8_BYTES * ceil_div(tokens.whole * outputs, size)), np.asarray(wide)
 
 
 def megatron_end_bytes(
@@ -119,7 +148,7 @@ def _attention_bytes(
 ) -> tuple[Column, Column]:
     """Equation (9), and (10)."""
     attention, compute = group.attention, BYTES_PER_ELEMENT[training.precision.compute]
-    tokens = training.sequence_length * grid.micro_batch_size
+    tokens = Tokens.of(training, grid).whole
     heads = ceil_div(tokens * attention.num_attention_heads, grid.tensor_parallel_size)
     key_heads = ceil_div(tokens * attention.num_key_value_heads, grid.tensor_parallel_size)
     kept = compute * attention.head_dim * ((2 + accounting.attention_copies) * heads + 2 * key_heads)

@@ -8,7 +8,8 @@ initialisation on (state_memory.py, (10)). The peak of forward and backward is t
 
 Activations only shrink after (2) and gradients do not grow, so no later instant is larger. A stack that holds the outputs it
 sent (`MemoryAccounting.sent_outputs`) keeps c z h more per micro-batch in flight. With 16-bit gradients the optimizer step
-copies the gradient shard to fp32 (4 ceil(local / d) bytes). Under ZeRO 3 the widest layer and the one after it are gathered.
+copies the gradient shard to fp32 (4 ceil(local / d) bytes), d = dp_shard x cp. Under ZeRO 3 the widest layer and the one
+after it are gathered. With fp8 projections their weights are kept in 8 bits twice (FP8_COPIES).
 
 Sources: Megatron-LM docs/source/api-guide/dist_optimizer.md; megatron/core/pipeline_parallel/schedules.py (an output's
 memory is freed once it is sent, `deallocate_output_tensor`); arXiv 2205.05198 sections 4 and 5; arXiv 1910.02054 (ZeRO).
@@ -20,6 +21,7 @@ from functools import partial
 
 import numpy as np
 
+from costmodel.fp8 import FP8_BYTES
 from costmodel.megatron_activation_memory import megatron_end_bytes, megatron_layer_bytes
 from costmodel.rank_totals import Inputs, PhaseTerms, RankTotals, Terms, gather_inputs, largest, rank_totals
 from costmodel.runtimes.grid import Grid
@@ -29,6 +31,9 @@ from costmodel.stage_contents import RankContents
 
 MAIN_GRADIENT_BYTES = 4
 GATHERED_LAYERS = 2
+FP8_COPIES = 2
+"""A projection's weight and its transpose, kept over the step's micro-batches (Transformer Engine, module/base.py,
+get_weight_workspace; Megatron-LM without --fp8-param-gather)."""
 
 
 def megatron_inputs(
@@ -50,7 +55,7 @@ def megatron_inputs(
 def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
     """Terms of every phase for one pipeline rank per row; forward_backward at its larger instant."""
     totals = rank_totals(inputs, contents)
-    state, shard = _state(inputs, totals), ceil_div(totals.sizes.local, inputs.grid.data_parallel_shard_size)
+    state, shard = _state(inputs, totals), ceil_div(totals.sizes.local, inputs.grid.shard_group_size)
     kept = totals.in_flight + inputs.accounting.sent_outputs * totals.sent_in_flight * inputs.layers[0].layer_input
     loss: Terms = {"activations": kept, "logits": totals.logits}
     backward: Terms = {
@@ -71,13 +76,15 @@ def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
 def _state(inputs: Inputs, totals: RankTotals) -> Terms:
     """state_memory.py, equation (10), and what the stack holds beyond it."""
     local, stage = totals.sizes.local, inputs.grid.zero_stage
-    shard = ceil_div(local, inputs.grid.data_parallel_shard_size)
+    shard = ceil_div(local, inputs.grid.shard_group_size)
     moments = inputs.training.optimizer.num_moments * inputs.bytes_of("state")
     more = inputs.accounting.state_bytes.get(inputs.training.precision.compute, 0)
+    eight_bit = FP8_COPIES * FP8_BYTES * (inputs.training.precision.fp8_recipe is not None)
     return {
         "parameters": np.where(stage >= 3, shard, local) * inputs.bytes_of("parameter"),
         "gradients": np.where(stage >= 2, shard, local) * (inputs.bytes_of("gradient") + more),
         "optimizer_state": shard * (inputs.bytes_of("master") + moments),
+        "fp8_weights": totals.layer_sizes.local * eight_bit,
     }
 
 

@@ -96,7 +96,7 @@ def gather_inputs(
     end_model: EndModel,
 ) -> Inputs:
     """The tables for a grid."""
-    cut = Cut(grid.tensor_parallel_size, grid.data_parallel_shard_size)
+    cut = Cut(grid.tensor_parallel_size, grid.shard_group_size)
     return Inputs(
         model=model,
         training=training,

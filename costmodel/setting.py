@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import Group, Network, group, network
-from costmodel.compute import Roofline, roofline
+from costmodel.compute import Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
@@ -58,6 +58,7 @@ class Setting:
     ceiling: Roofline
     batch: MicroBatch
     tensor_group: Group
+    context_group: Group
     often: Frequency
     table: PassTable
 
@@ -98,11 +99,23 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         wrapped=is_wrapped(grid, problem.training).astype(np.float64),
         forward_collectives=often.forward_gather / count,
         backward_collectives=(often.backward_gather + often.backward_reduce) / count,
+        context_parallel=grid.context_parallel_size.astype(np.float64),
+        context_method=grid.context_parallel_method,
+        weight_casts=1.0 / count if problem.runtime.sharding == "flat" else 1.0,
     )
     devices = grid.num_devices.astype(np.float64)
     tensor_group = group(net, size=tensor, stride=np.ones(len(grid)), devices=devices)
+    context_group = group(net, size=grid.context_parallel_size.astype(np.float64), stride=tensor, devices=devices)
     device = problem.cluster.device
-    table = pass_table(problem.model, device, problem.training, batch=batch, tensor_group=tensor_group, stack=stack)
+    table = pass_table(
+        problem.model,
+        device,
+        problem.training,
+        batch=batch,
+        tensor_group=tensor_group,
+        context_group=context_group,
+        stack=stack,
+    )
     return Setting(
         problem=problem,
         grid=grid,
@@ -111,15 +124,16 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         num_chunks=int(grid.num_model_chunks[0]),
         stack=stack,
         net=net,
-        ceiling=roofline(
+        ceiling=training_roofline(
             device,
-            problem.training.precision.compute,
+            problem.training.precision,
             sustained_rate=stack.sustained_rate,
             power_exponent=stack.power_exponent,
             site_rate=stack.site_rate,
         ),
         batch=batch,
         tensor_group=tensor_group,
+        context_group=context_group,
         often=often,
         table=table,
     )

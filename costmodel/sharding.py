@@ -1,12 +1,14 @@
 """What data parallelism and ZeRO send in one step, and how much of it computation hides.
 
 With N parameters of a model chunk on one tensor-parallel rank, e_c bytes per gathered element (compute format), e_r bytes
-per reduced element and m micro-batches; shard group = dp_shard, replicate group = dp_replicate:
+per reduced element and m micro-batches; shard group = dp_shard x cp and replicate group = dp_replicate, without ZeRO
+dp_replicate x cp, because context-parallel ranks hold the same parameters (Megatron-core's distributed optimizer over
+dp x cp; torchtitan's mesh dp_shard_cp):
 
     (1) gather: an all-gather of N e_c over the shard group; before a backward under a hierarchical partition, over groups of
         that size
     (2) reduction: a reduce-scatter of N e_r over the shard group
-    (3) reduction over the replicas: an all-reduce of N e_r / dp_shard over the replicate group, once per step
+    (3) reduction over the replicas: an all-reduce of N e_r / shards over the replicate group, once per step
     (4) frequency.py says how often (1) and (2) run. The one gather that torch's pipeline schedules make beyond one per
         forward is spread evenly over the backwards here
     (5) hidden = min(overlap x (g - 1)/g x communication, computation beside it), for g groups gathered one after the
@@ -53,8 +55,8 @@ class ShardingTimes:
 
 def data_groups(setting: Setting) -> DataGroups:
     """The groups of the data-parallel axes in the default axis order pp, dp_replicate, dp_shard, cp, tp."""
-    shard = setting.grid.data_parallel_shard_size[:, None].astype(np.float64)
-    replicate = setting.grid.data_parallel_replicate_size[:, None].astype(np.float64)
+    shard = setting.grid.shard_group_size[:, None].astype(np.float64)
+    replicate = setting.grid.replica_group_size[:, None].astype(np.float64)
     partition = np.maximum(1.0, setting.grid.hierarchical_partition_size[:, None].astype(np.float64))
     return DataGroups(
         shard=setting.data_group(shard),
@@ -124,7 +126,7 @@ def _tensors_per_layer(setting: Setting) -> float:
 
 def _broadcasts(setting: Setting) -> Matrix:
     """Seconds that broadcasts of updated parameters take beyond a gather [n, 1], equation (6)."""
-    ranks = setting.grid.data_parallel_shard_size * (setting.often.first_gather > 0)
+    ranks = setting.grid.shard_group_size * (setting.often.first_gather > 0)
     return np.asarray(setting.stack.parameter_broadcast_seconds * ranks.astype(np.float64))[:, None]
 
 

@@ -1,9 +1,9 @@
 """Bytes of parameters, gradients and optimizer state, exactly, for every global rank at three instants.
 
 Letters: elements of one device (shard_sizes.py): ``local`` after tensor parallelism, ``padded`` its ZeRO shard with
-FSDP2's padding, ``own`` without. Bytes per element (PrecisionSpec): P parameter, C compute, R reduce, G gradient, S state,
-M master (0 when the parameter is the master). m micro-batches. Sums run over the tensors of the rank's pipeline stages; a
-tied table counts once per stage that holds it.
+FSDP2's padding, ``own`` without; the sharding group is dp_shard x cp. Bytes per element (PrecisionSpec): P parameter,
+C compute, R reduce, G gradient, S state, M master (0 when the parameter is the master). m micro-batches. Sums run over the
+tensors of the rank's pipeline stages; a tied table counts once per stage that holds it.
 
 Runtime ``torch`` (sharding ``fsdp2``). *Plain*: one data-parallel replica and C = P, no wrapper. *Wrapped*: otherwise.
 
@@ -122,15 +122,22 @@ def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant,
     place = coordinates(plan, rank)
     cut = Cut(
         tensor_parallel_size=np.array([plan.parallel.tensor_parallel_size]),
-        shard_size=np.array([plan.parallel.data_parallel_shard_size]),
+        shard_size=Grid.from_plan(plan).shard_group_size,
         tensor_parallel_index=place["tp"],
-        shard_index=place["dp_shard"],
+        shard_index=_shard_index(plan, place),
     )
     sizes = model_sizes(plan.model, runtime, cut)
     chunks = [chunk_sizes(plan.model, sizes, chunk) for chunk in plan_contents(plan, place["pp"]).chunks]
     if runtime.sharding == "flat":
         return _flat_state(plan, chunks, runtime)
     return _fsdp2_state(plan, chunks)
+
+
+def _shard_index(plan: Plan, place: dict[str, int]) -> int:
+    """Place in the sharding group, dp_shard x cp where ZeRO shards."""
+    if plan.parallel.zero_stage == 0:
+        return place["dp_shard"]
+    return place["dp_shard"] * plan.parallel.context_parallel_size + place["cp"]
 
 
 def coordinates(plan: Plan, rank: int) -> dict[str, int]:
@@ -217,7 +224,7 @@ def _flat_state(plan: Plan, chunks: list[ChunkSizes], runtime: RuntimeProfile) -
     """Equation (10), and the runtime's own copies beside the gradients."""
     parallel, precision = plan.parallel, plan.training.precision
     elements = int(reduce(Sizes.__add__, (chunk.total for chunk in chunks)).local[0])
-    shards, stage = parallel.data_parallel_shard_size, parallel.zero_stage
+    shards, stage = int(Grid.from_plan(plan).shard_group_size[0]), parallel.zero_stage
     optimizer = plan.training.optimizer
     without_moments = OptimizerSpec(name="sgd", momentum=0.0)
     held = -(-elements // shards) if stage >= 2 else elements

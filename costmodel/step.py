@@ -40,6 +40,7 @@ class StepTimes:
     gather_hidden: Matrix  # [n, p]
     reduction_hidden: Matrix  # [n, p]
     tensor_hidden: Matrix  # [n, p]
+    context_hidden: Matrix  # [n, p]
     clips: bool
 
     def finish(self, end: Matrix) -> Column:
@@ -74,8 +75,17 @@ def step_times(setting: Setting) -> StepTimes:
         gather_hidden=sharding.gather_hidden,
         reduction_hidden=sharding.reduction_hidden,
         tensor_hidden=setting.per_rank(tensor_hidden) * setting.grid.num_micro_batches[:, None],
+        context_hidden=setting.per_rank(_context_hidden(setting)) * setting.grid.num_micro_batches[:, None],
         clips=setting.problem.training.optimizer.max_grad_norm is not None,
     )
+
+
+def _context_hidden(setting: Setting) -> Matrix:
+    """Hidden seconds of context-parallel collectives of one micro-batch [n, V]."""
+    hidden = setting.table.layer_context_hidden
+    rows, virtual = len(hidden), setting.contents.layers.shape[1]
+    layers = setting.contents.layers.reshape(len(setting.contents.layers), virtual, -1)
+    return np.asarray((layers @ hidden.reshape(rows, -1, 1))[:, :, 0])
 
 
 def holds_tied_copy(setting: Setting) -> bool:
@@ -180,7 +190,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
 
     The host issues its operations, and those of the collectives that run once per step, meanwhile or in addition.
     """
-    shards = np.where(setting.grid.zero_stage > 0, setting.grid.data_parallel_shard_size, 1)[:, None]
+    shards = np.where(setting.grid.zero_stage > 0, setting.grid.shard_group_size, 1)[:, None]
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
     device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
     model, stack, often = setting.problem.model, setting.stack, setting.often

@@ -5,9 +5,10 @@ a vector over `PARTS`; the parts of one pass sum to its duration on the compute 
 
     (1) host time of a pass = operations x launch; launch part = smooth max(device time, host time) - device time on a
         device that runs behind its host, the host time itself on one that does not (cpu)
-    (2) backward with full recomputation = backward + one more forward, its tensor-parallel collectives included;
-        with core_attention: + the attention part of the forward; with op_policy: + a forward without attention and
-        every second product, whose inputs are gathered again under sequence parallelism
+    (2) backward with full recomputation = backward + one more forward, its tensor- and context-parallel collectives
+        included; with core_attention: + the attention part of the forward and its context-parallel collectives; with
+        op_policy: + a forward without attention and every second product, whose inputs are gathered again under sequence
+        parallelism
     (3) tensor-parallel collectives of a layer: 2 all-reduces of T h forward and 2 backward (arXiv 1909.08053, figure 4);
         with sequence parallelism each is an all-gather and a reduce-scatter of the same volume (arXiv 2205.05198, figure 5)
 """
@@ -21,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
-from costmodel.compute import Column, Roofline, roofline, smooth_maximum
+from costmodel.compute import Column, Roofline, smooth_maximum, training_roofline
+from costmodel.context_parallel import REPEATS_ATTENTION, ContextTimes, context_bytes, context_seconds
 from costmodel.layers import (
     MicroBatch,
     PassCost,
@@ -44,11 +46,12 @@ PARTS = (
     "launch",
     "recompute",
     "tensor_parallel",
+    "context_parallel",
     "zero_gather",
     "gradient",
     "message",
 )
-GEMM, ATTENTION, MEMORY, LAUNCH, RECOMPUTE, TENSOR, GATHER, GRADIENT, MESSAGE = range(len(PARTS))
+GEMM, ATTENTION, MEMORY, LAUNCH, RECOMPUTE, TENSOR, CONTEXT, GATHER, GRADIENT, MESSAGE = range(len(PARTS))
 
 Cube = NDArray[np.float64]
 
@@ -68,12 +71,14 @@ class ParameterCount(NamedTuple):
 class PassTable:
     """Rows n, layer groups G, recompute kinds K, parts P. Seconds, FLOP per rank and micro-batch, parameters per rank.
 
-    ``*_hidden`` are tensor-parallel collectives that run behind matmuls.
+    ``layer_backward_hidden`` are tensor-parallel collectives that run behind matmuls, ``layer_context_hidden``
+    context-parallel ones that run behind attention, in both directions and what is recomputed.
     """
 
     layer_forward: Cube  # [n, G, P]
     layer_backward: Cube  # [n, G, K, P]
     layer_backward_hidden: Cube  # [n, G]
+    layer_context_hidden: Cube  # [n, G, K]
     layer_forward_flops: Cube  # [n, G]
     layer_backward_flops: Cube  # [n, G, K]
     layer_parameters: Cube  # [n, G]
@@ -102,6 +107,7 @@ def pass_table(
     *,
     batch: MicroBatch,
     tensor_group: Group,
+    context_group: Group,
     stack: Stack,
 ) -> PassTable:
     """The passes of every part of the model for every row.
@@ -110,9 +116,9 @@ def pass_table(
         InputError: when the device cannot compute in the training precision.
     """
     builder = _Builder(
-        roofline(
+        training_roofline(
             device,
-            training.precision.compute,
+            training.precision,
             sustained_rate=stack.sustained_rate,
             power_exponent=stack.power_exponent,
             site_rate=stack.site_rate,
@@ -120,6 +126,7 @@ def pass_table(
         training,
         batch,
         tensor_group,
+        context_group,
         stack,
     )
     layers = [builder.layer(model, index) for index in group_starts(model)]
@@ -130,6 +137,7 @@ def pass_table(
         layer_forward=np.stack([layer.forward for layer in layers], axis=1),
         layer_backward=np.stack([layer.backward for layer in layers], axis=1),
         layer_backward_hidden=np.stack([layer.hidden for layer in layers], axis=1),
+        layer_context_hidden=np.stack([layer.context_hidden for layer in layers], axis=1),
         layer_forward_flops=np.stack([layer.forward_flops for layer in layers], axis=1),
         layer_backward_flops=np.stack([layer.backward_flops for layer in layers], axis=1),
         layer_parameters=np.stack([layer.parameters for layer in layers], axis=1),
@@ -145,6 +153,7 @@ class _Layer(NamedTuple):
     forward: Cube
     backward: Cube
     hidden: Column
+    context_hidden: Cube
     forward_flops: Column
     backward_flops: Cube
     parameters: Column
@@ -156,6 +165,7 @@ class _Builder:
     training: TrainingSpec
     batch: MicroBatch
     tensor_group: Group
+    context_group: Group
     stack: Stack
 
     def layer(self, model: ModelSpec, index: int) -> _Layer:
@@ -168,15 +178,16 @@ class _Builder:
         exposed, hidden = self._backward_collectives(model, backward.matmul)
         forwards, backwards = self._operations(model, model.layer(index))
         collectives = self.block_seconds(model, 2.0)
-        forward_parts = self._parts(forward, collectives, forwards)
-        backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation)
+        context = self._context_seconds(model.layer(index), forward.attention, backward.attention)
+        forward_parts = self._parts(forward, collectives, forwards, context=context.forward)
+        backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation, context=context.backward)
         gathers = 0.5 * collectives * (self.batch.sequence_parallel > 0)
         zero, wrapper = np.zeros(parameters.shape), np.full(parameters.shape, self.stack.recompute_operations)
         again = {
             "none": zero,
-            "core_attention": self._parts(core, zero, wrapper).sum(axis=-1),
+            "core_attention": self._parts(core, zero, wrapper, context=context.forward).sum(axis=-1),
             "op_policy": self._parts(policy, gathers, forwards + wrapper).sum(axis=-1),
-            "full": self._parts(forward, collectives, forwards + wrapper).sum(axis=-1),
+            "full": self._parts(forward, collectives, forwards + wrapper, context=context.forward).sum(axis=-1),
         }
         kinds = np.repeat(backward_parts[:, None, :], len(RECOMPUTE_KINDS), axis=1)
         kinds[:, :, RECOMPUTE] = np.stack([again[kind] for kind in RECOMPUTE_KINDS], axis=1)
@@ -187,7 +198,7 @@ class _Builder:
             "full": forward.flops,
         }
         flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
-        return _Layer(forward_parts, kinds, hidden, forward.flops, flops, parameters)
+        return _Layer(forward_parts, kinds, hidden, _context_hidden(context), forward.flops, flops, parameters)
 
     def embedding(self, model: ModelSpec, parameters: Column) -> Cube:
         """Both passes of the embedding; its output is reduced (or gathered) over the tensor group once."""
@@ -232,6 +243,17 @@ class _Builder:
         hidden = np.minimum(self.stack.tensor_parallel_backward_overlap * seconds, 0.5 * matmul)
         return seconds - hidden, hidden
 
+    def _context_seconds(self, group: LayerGroup, forward: Column, backward: Column) -> ContextTimes:
+        """Context-parallel collectives of a layer beside its attention of ``forward`` and ``backward`` seconds."""
+        return context_seconds(
+            context_bytes(group.attention, batch=self.batch, element_bytes=self.ceiling.element_bytes),
+            batch=self.batch,
+            members=self.context_group,
+            asynchronous=self.ceiling.asynchronous,
+            forward_attention=forward,
+            backward_attention=backward,
+        )
+
     def _separate_accumulation(self, parameters: Column) -> Column:
         """Gradient accumulation outside the weight-gradient products."""
         if self.stack.fused_accumulation > 0:
@@ -274,12 +296,19 @@ class _Builder:
         return np.full(self.batch.tokens.shape, count)
 
     def _parts(
-        self, cost: PassCost, collectives: Column, operations: Column, *, extra_stream: Column | float = 0.0
+        self,
+        cost: PassCost,
+        collectives: Column,
+        operations: Column,
+        *,
+        extra_stream: Column | float = 0.0,
+        context: Column | float = 0.0,
     ) -> Cube:
         """One pass as a vector over `PARTS`, with its launch part, equation (1)."""
         parts = np.zeros((*cost.matmul.shape, len(PARTS)))
         parts[:, GEMM], parts[:, ATTENTION] = cost.matmul, cost.attention
         parts[:, MEMORY], parts[:, TENSOR] = cost.stream + extra_stream, collectives
+        parts[:, CONTEXT] = context
         host = operations * self.stack.host_operations * self.ceiling.launch_seconds
         if self.ceiling.asynchronous:
             device = parts.sum(axis=-1)
@@ -287,3 +316,9 @@ class _Builder:
         else:
             parts[:, LAUNCH] = host
         return parts
+
+
+def _context_hidden(context: ContextTimes) -> Cube:
+    """Hidden seconds of both directions by recompute kind [n, K]; what repeats attention repeats its collectives."""
+    once = context.forward_hidden + context.backward_hidden
+    return np.asarray(once[:, None] + REPEATS_ATTENTION * context.forward_hidden[:, None])

@@ -207,12 +207,12 @@ class _Rank:
         """Equation (7)."""
         size = self.grid.hierarchical_partition_size
         copy = self.totals.layer_sizes.gathered * self.inputs.bytes_of("compute") // np.maximum(size, 1)
-        return copy * ((size > 1) & (size < self.grid.data_parallel_shard_size))
+        return copy * ((size > 1) & (size < self.grid.shard_group_size))
 
     def scatter(self, sizes: Sizes) -> Column:
         """Equation (8)."""
         copies = 2 if self.inputs.device.kind == "cpu" else 1
-        outputs = np.where((self.grid.data_parallel_shard_size > 1) & (self.pipeline == 0), copies, 0)
+        outputs = np.where((self.grid.shard_group_size > 1) & (self.pipeline == 0), copies, 0)
         return np.asarray((sizes.gathered + outputs * sizes.padded) * self.wrapped * self.inputs.bytes_of("reduce"))
 
     def loss(self) -> Terms:

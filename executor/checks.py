@@ -14,14 +14,28 @@ _DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout
 
 def find_lack(plan: Plan) -> Rejection | None:
     """What this executor lacks for a plan that keeps every rule of its runtime, or None."""
-    if plan.training.precision.compute != "fp16":
-        return None
-    return Rejection(
-        rule="executor_fp16",
-        message="fp16 training needs dynamic loss scaling, which does not exist yet",
-        numbers={"precision": "fp16"},
-        fix="use bf16 or fp32",
-    )
+    if plan.training.precision.compute == "fp16":
+        return Rejection(
+            rule="executor_fp16",
+            message="fp16 training needs dynamic loss scaling, which does not exist yet",
+            numbers={"precision": "fp16"},
+            fix="use bf16 or fp32",
+        )
+    if (size := plan.parallel.context_parallel_size) > 1:
+        return Rejection(
+            rule="executor_context_parallel",
+            message=f"context parallelism (context_parallel_size {size}) is predicted, but cannot be run yet",
+            numbers={"context_parallel_size": size},
+            fix="set context_parallel_size to 1",
+        )
+    if (recipe := plan.training.precision.fp8_recipe) is not None:
+        return Rejection(
+            rule="executor_fp8",
+            message=f"fp8 training ({recipe} scaling) is predicted, but cannot be run yet",
+            numbers={"fp8_recipe": recipe},
+            fix="use bf16 or fp32",
+        )
+    return None
 
 
 def check_runnable(plan: Plan) -> None:

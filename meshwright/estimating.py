@@ -110,9 +110,10 @@ def explain_miss(plan: Plan) -> Infeasible:
         raise InputError("the plan has no estimate that does not fit")
     runtime = runtime_of(plan)
     context = (plan.model, plan.cluster, plan.training, runtime)
-    answer = search(*context, declare_space(*context, fix=_as_fixed(plan)), top=1)
-    if isinstance(answer, Infeasible):
-        return answer
+    if plan.parallel.context_parallel_size == 1:  # the planner's spaces hold no other
+        answer = search(*context, declare_space(*context, fix=_as_fixed(plan)), top=1)
+        if isinstance(answer, Infeasible):
+            return answer
     return Infeasible(rejections=(), nearest_miss=_own_miss(plan, plan.estimate), space=())
 
 

@@ -18,6 +18,7 @@ from costmodel.specs import (
     InputError,
     ModelSpec,
     OptimizerSpec,
+    PrecisionSpec,
     RuntimeProfile,
     TrainingSpec,
 )
@@ -92,7 +93,8 @@ def make_training(
         runtime: resolves the precision word into number formats.
         global_batch_size: sequences per optimizer step.
         sequence_length: tokens per sequence.
-        precision: bf16, fp16, fp32 or fp64; None takes bf16 where the device has it, else fp16, and fp32 on a CPU.
+        precision: bf16, fp16, fp32, fp64, or one of the runtime's fp8 recipes; None takes bf16 where the device has it,
+            else fp16, and fp32 on a CPU.
         optimizer: ``adamw``, ``sgd`` or a full `OptimizerSpec`.
         attention: ``fused`` (no score matrix in memory) or ``unfused``.
 
@@ -118,7 +120,7 @@ def choose_precision(device: DeviceSpec, runtime: RuntimeProfile, precision: str
     Raises:
         InputError: when the device or the runtime does not support it.
     """
-    offered = [word for word in runtime.precisions if _has_precision(device, word)]
+    offered = [word for word, spec in runtime.precisions.items() if _has_precision(device, spec)]
     if precision is None:
         preferred = ("fp32", "bf16") if device.kind == "cpu" else ("bf16", "fp16", "fp32")
         found = next((word for word in preferred if word in offered), None)
@@ -196,9 +198,11 @@ def parse_assignments(items: Iterable[str], *, option: str) -> dict[str, str]:
     return result
 
 
-def _has_precision(device: DeviceSpec, word: str) -> bool:
+def _has_precision(device: DeviceSpec, spec: PrecisionSpec) -> bool:
     # fp64 is offered for exact comparisons on a CPU only.
-    return word in device.peak_flops_per_second and (word != "fp64" or device.kind == "cpu")
+    from costmodel.runtimes.rules import device_supports
+
+    return device_supports(device, spec) and (spec.compute != "fp64" or device.kind == "cpu")
 
 
 def _optimizer(name: str, runtime: RuntimeProfile) -> OptimizerSpec:

@@ -1,6 +1,6 @@
 """Complete the sizes of a plan that a person states only in part.
 
-    devices = pipeline x data_parallel_replicate x data_parallel_shard x tensor           (1)
+    devices = pipeline x data_parallel_replicate x data_parallel_shard x context x tensor (1)
     global_batch_size = micro_batch_size x num_micro_batches x data_parallel_size         (2)
 
 What (1) and (2) leave open is filled in only where a single value is left; the rest has the documented
@@ -55,11 +55,13 @@ def _data_parallel_sizes(stated: dict[str, Any], num_devices: int) -> dict[str, 
     if replicate is not None and shard is not None:
         return {}
     tensor, pipeline = stated.get("tensor_parallel_size", 1), stated.get("pipeline_parallel_size", 1)
-    fixed = tensor * pipeline * (replicate or 1) * (shard or 1)
+    context = stated.get("context_parallel_size", 1)
+    fixed = tensor * pipeline * context * (replicate or 1) * (shard or 1)
     rest, remainder = divmod(num_devices, fixed)
     if rest == 0 or remainder:
         raise InputError(
             f"sizes do not multiply to the cluster: tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline}"
+            + (f" x context_parallel_size {context}" if context > 1 else "")
             + (f" x data_parallel_replicate_size {replicate}" if replicate else "")
             + (f" x data_parallel_shard_size {shard}" if shard else "")
             + f" = {fixed} does not divide {num_devices} devices; change a size, or state both data-parallel sizes to "

@@ -9,7 +9,7 @@ the same, so that a rule can refuse it with its reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -157,6 +157,8 @@ def _cross(cell: _Cell, groups: Sequence[list[Option]]) -> dict[str, IntColumn]:
     columns = {name: data[:, index] for index, name in enumerate(_COLUMNS)}
     columns["tensor_parallel_size"] = np.full(len(data), cell.tensor, dtype=np.int64)
     columns["pipeline_parallel_size"] = np.full(len(data), cell.pipeline, dtype=np.int64)
+    columns["context_parallel_size"] = np.ones(len(data), dtype=np.int64)
+    columns["context_parallel_method"] = np.zeros(len(data), dtype=np.int64)
     return columns
 
 
@@ -194,6 +196,6 @@ def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: 
                 cell = _Cell(tensor, pipeline, devices // (tensor * pipeline))
                 if cell.data in declared.get("data_parallel_size", (cell.data,)):
                     blocks += _block(context, declared, cell)
-    names = (*_COLUMNS, "tensor_parallel_size", "pipeline_parallel_size")
+    names = tuple(field.name for field in fields(Grid))
     empty = np.zeros(0, dtype=np.int64)
     return Grid(**{name: np.concatenate([empty, *(block[name] for block in blocks)]) for name in names})

@@ -24,6 +24,7 @@ _ENGLISH = {
     "launch": "kernel launches",
     "recompute": "recomputation of activations",
     "tensor_parallel": "tensor-parallel collectives",
+    "context_parallel": "context-parallel collectives",
     "zero_gather": "gathering of sharded parameters",
     "data_parallel_gradient": "gradient reduction",
     "pipeline_p2p": "messages between pipeline stages",

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.memory import peak_memory, plan_memory
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
-from costmodel.runtimes.rules import RuleContext, obeys_rules
+from costmodel.runtimes.rules import RuleContext, device_supports, obeys_rules
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
 from planner.candidates import GIB, Candidates, device_bytes, row_plan
@@ -153,7 +153,7 @@ def _larger_device(context: RuleContext, needed_bytes: int) -> str:
         for device in devices
         if device.kind == context.cluster.device.kind
         and device.memory_bytes >= needed_bytes
-        and context.training.precision.compute in device.peak_flops_per_second
+        and device_supports(device, context.training.precision)
     ]
     needed = f"a device with at least {needed_bytes / GIB:.1f} GiB for the plan above"
     if not enough:

@@ -76,6 +76,7 @@ def _row(stated: Stated) -> Grid:
     row = {name: stated.get(name, AXES[name].neutral) for name in GRID_AXES}
     if "data_parallel_replicate_size" not in stated and "data_parallel_size" in stated:
         row["data_parallel_replicate_size"] = max(1, stated["data_parallel_size"] // row["data_parallel_shard_size"])
+    row |= {"context_parallel_size": 1, "context_parallel_method": 0}
     return Grid(**{name: np.array([code], dtype=np.int64) for name, code in row.items()})
 
 

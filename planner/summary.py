@@ -22,6 +22,8 @@ def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> st
     parts = [f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}", _data_parallel(parallel)]
     if parallel.sequence_parallel:
         parts[0] += "+sp"
+    if parallel.context_parallel_size > 1:
+        parts.append(f"cp{parallel.context_parallel_size} {parallel.context_parallel_method}")
     parts += [f"mb{parallel.micro_batch_size}", f"m{parallel.num_micro_batches}"]
     if parallel.pipeline_schedule == "interleaved_1f1b":
         parts.append(f"interleaved v{parallel.num_model_chunks}")

@@ -11,21 +11,22 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.specs import ParallelConfig, PipelineSchedule, Plan
+from costmodel.specs import ContextParallelMethod, ParallelConfig, PipelineSchedule, Plan
 
 IntColumn = NDArray[np.int64]
 RecomputeKind = Literal["none", "core_attention", "op_policy", "full"]
 
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
+CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """Columns of equal length, int64. Booleans are 0 or 1.
 
-    ``pipeline_schedule`` and ``recompute`` hold indices into `SCHEDULES` and `RECOMPUTE_KINDS`;
-    ``hierarchical_partition_size`` is 0 where it is off.
+    ``pipeline_schedule``, ``recompute`` and ``context_parallel_method`` hold indices into `SCHEDULES`,
+    `RECOMPUTE_KINDS` and `CONTEXT_PARALLEL_METHODS`; ``hierarchical_partition_size`` is 0 where it is off.
     """
 
     tensor_parallel_size: IntColumn
@@ -41,19 +42,36 @@ class Grid:
     micro_batch_size: IntColumn
     num_micro_batches: IntColumn
     recompute: IntColumn
+    context_parallel_size: IntColumn
+    context_parallel_method: IntColumn
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_size)
 
     @property
     def data_parallel_size(self) -> IntColumn:
-        """Replicate x shard."""
+        """Replicas that see different samples: replicate x shard."""
         return self.data_parallel_replicate_size * self.data_parallel_shard_size
+
+    @property
+    def shard_group_size(self) -> IntColumn:
+        """Devices that ZeRO shards over: dp_shard x cp, since context-parallel ranks hold the same parameters."""
+        return self.data_parallel_shard_size * np.where(self.zero_stage > 0, self.context_parallel_size, 1)
+
+    @property
+    def replica_group_size(self) -> IntColumn:
+        """Devices that hold the same shard: dp_replicate, without ZeRO dp_replicate x cp."""
+        return self.data_parallel_replicate_size * np.where(self.zero_stage > 0, 1, self.context_parallel_size)
 
     @property
     def num_devices(self) -> IntColumn:
         """Devices each row uses."""
-        return self.data_parallel_size * self.tensor_parallel_size * self.pipeline_parallel_size
+        return (
+            self.data_parallel_size
+            * self.context_parallel_size
+            * self.tensor_parallel_size
+            * self.pipeline_parallel_size
+        )
 
     def take(self, index: NDArray[np.bool_] | IntColumn) -> Grid:
         """The rows that a mask or an index array selects."""
@@ -65,8 +83,14 @@ class Grid:
         value.pop("recompute")
         schedule = SCHEDULES[value.pop("pipeline_schedule")]
         hierarchical = value.pop("hierarchical_partition_size") or None
+        method = CONTEXT_PARALLEL_METHODS[value.pop("context_parallel_method")]
         return ParallelConfig.model_validate(
-            {**value, "pipeline_schedule": schedule, "hierarchical_partition_size": hierarchical}
+            {
+                **value,
+                "pipeline_schedule": schedule,
+                "hierarchical_partition_size": hierarchical,
+                "context_parallel_method": method,
+            }
         )
 
     def recompute_kind(self, row: int) -> RecomputeKind:
@@ -79,6 +103,7 @@ class Grid:
         value = {name: int(getattr(parallel, name) or 0) for name in _PLAIN}
         value["pipeline_schedule"] = SCHEDULES.index(parallel.pipeline_schedule)
         value["recompute"] = RECOMPUTE_KINDS.index(recompute)
+        value["context_parallel_method"] = CONTEXT_PARALLEL_METHODS.index(parallel.context_parallel_method)
         return Grid(**{name: np.array([number], dtype=np.int64) for name, number in value.items()})
 
     @staticmethod
@@ -88,4 +113,5 @@ class Grid:
         return Grid.from_parallel(plan.parallel, kind)
 
 
-_PLAIN = tuple(field.name for field in fields(Grid) if field.name not in {"pipeline_schedule", "recompute"})
+_WORDS = {"pipeline_schedule", "recompute", "context_parallel_method"}
+_PLAIN = tuple(field.name for field in fields(Grid) if field.name not in _WORDS)

@@ -9,21 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.rules_context import CONTEXT_RULES
 from costmodel.runtimes.rules_core import BoolColumn, Rule, RuleContext, RuleOutcome, divisors
 from costmodel.runtimes.rules_data import DATA_RULES
 from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
 from costmodel.runtimes.rules_plan import check_plan_invariants
-from costmodel.runtimes.rules_runtime import RUNTIME_RULES, valid_precisions
+from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, valid_precisions
 from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_sizes
 from costmodel.specs import Plan, Rejection, RuntimeProfile
 
 __all__ = [
-    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "divisors", "evaluate", "obeys_rules",
+    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "device_supports", "divisors", "evaluate", "obeys_rules",
     "valid_precisions", "valid_tensor_parallel_sizes",
 ]  # fmt: skip
 
 # Searches count a candidate under the first rule it breaks, so the general ones come first.
-RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *PIPELINE_RULES, *DATA_RULES)
+RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *CONTEXT_RULES, *PIPELINE_RULES, *DATA_RULES)
 
 
 def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:

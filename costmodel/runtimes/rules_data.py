@@ -51,7 +51,7 @@ def _explain_product(context: RuleContext, grid: Grid, row: int) -> Finding:
 
 
 def _zero_needs_shards(_: RuleContext, grid: Grid) -> BoolColumn:
-    return np.asarray((grid.zero_stage == 0) | (grid.data_parallel_shard_size > 1))
+    return np.asarray((grid.zero_stage == 0) | (grid.shard_group_size > 1))
 
 
 def _shards_need_zero(_: RuleContext, grid: Grid) -> BoolColumn:
@@ -75,7 +75,7 @@ def _hierarchical_stage(_: RuleContext, grid: Grid) -> BoolColumn:
 
 
 def _hierarchical_divides(_: RuleContext, grid: Grid) -> BoolColumn:
-    size, shards = grid.hierarchical_partition_size, grid.data_parallel_shard_size
+    size, shards = grid.hierarchical_partition_size, grid.shard_group_size
     return np.asarray((size == 0) | ((size > 1) & (size < shards) & (shards % np.maximum(size, 1) == 0)))
 
 

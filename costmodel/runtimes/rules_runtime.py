@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.rules_core import BoolColumn, Finding, Rule, RuleContext, everywhere, listed
-from costmodel.specs import RuntimeProfile
+from costmodel.specs import DeviceSpec, PrecisionSpec, RuntimeProfile
 
 
 def _runtime_axis(
@@ -46,7 +46,7 @@ def _context_rule(name: str, ok: Callable[[RuleContext], bool], explain: Callabl
 
 
 def _hybrid(context: RuleContext, grid: Grid) -> BoolColumn:
-    hybrid = (grid.data_parallel_replicate_size > 1) & (grid.data_parallel_shard_size > 1)
+    hybrid = (grid.data_parallel_replicate_size > 1) & (grid.shard_group_size > 1)
     return np.asarray(~hybrid | context.runtime.hybrid_shard)
 
 
@@ -93,7 +93,15 @@ def _explain_hierarchical_tensor(context: RuleContext, grid: Grid, row: int) -> 
 def _word(context: RuleContext) -> str:
     """The user's word for the precision (bf16, ...)."""
     names = [name for name, spec in context.runtime.precisions.items() if spec == context.training.precision]
-    return names[0] if names else context.training.precision.compute
+    precision = context.training.precision
+    return names[0] if names else "fp8" if precision.fp8_recipe else precision.compute
+
+
+def _formats(context: RuleContext) -> str:
+    """What the projections and everything else compute in."""
+    precision = context.training.precision
+    recipe = f" and fp8 ({precision.fp8_recipe} scaling)" if precision.fp8_recipe else ""
+    return precision.compute + recipe
 
 
 def valid_precisions(context: RuleContext) -> list[str]:
@@ -102,8 +110,14 @@ def valid_precisions(context: RuleContext) -> list[str]:
     return [
         name
         for name, spec in context.runtime.precisions.items()
-        if spec.compute in device.peak_flops_per_second and (spec.compute != "fp64" or device.kind == "cpu")
+        if device_supports(device, spec) and (spec.compute != "fp64" or device.kind == "cpu")
     ]
+
+
+def device_supports(device: DeviceSpec, precision: PrecisionSpec) -> bool:
+    """Whether the device computes in the format, and multiplies in fp8 where that is asked for."""
+    peaks = device.peak_flops_per_second
+    return precision.compute in peaks and (precision.fp8_recipe is None or "fp8" in peaks)
 
 
 def _runtime_precision(context: RuleContext) -> bool:
@@ -113,7 +127,7 @@ def _runtime_precision(context: RuleContext) -> bool:
 def _explain_runtime_precision(context: RuleContext) -> Finding:
     valid = listed(valid_precisions(context))
     return Finding(
-        f"runtime {context.runtime.name} has no precision that computes in {context.training.precision.compute} with "
+        f"runtime {context.runtime.name} has no precision that computes in {_formats(context)} with "
         "these "
         f"formats; valid here: {valid}",
         f"choose precision from {valid}",
@@ -122,7 +136,7 @@ def _explain_runtime_precision(context: RuleContext) -> Finding:
 
 
 def _device_precision(context: RuleContext) -> bool:
-    return context.training.precision.compute in context.cluster.device.peak_flops_per_second
+    return device_supports(context.cluster.device, context.training.precision)
 
 
 def _explain_device_precision(context: RuleContext) -> Finding:

@@ -56,9 +56,11 @@ def _fits_devices(context: RuleContext, grid: Grid) -> BoolColumn:
 def _explain_devices(context: RuleContext, grid: Grid, row: int) -> Finding:
     tensor, pipeline = int(grid.tensor_parallel_size[row]), int(grid.pipeline_parallel_size[row])
     data, found, devices = int(grid.data_parallel_size[row]), int(grid.num_devices[row]), context.cluster.num_devices
+    cut = int(grid.context_parallel_size[row])
+    shared = f" x context_parallel_size {cut}" if cut > 1 else ""
     return Finding(
         f"the sizes multiply to {found} devices (tensor_parallel_size {tensor} x pipeline_parallel_size {pipeline} x "
-        f"data_parallel_size {data}), but {context.cluster.name} has {devices}",
+        f"data_parallel_size {data}{shared}), but {context.cluster.name} has {devices}",
         f"choose sizes whose product is at most {devices}, best a divisor of it: {listed(divisors(devices))}",
         {"devices_used": found, "devices": devices},
     )

@@ -16,7 +16,7 @@ from costmodel.specs.estimate import (
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.model import AttentionSpec, FeedForwardSpec, LayerGroup, ModelSpec
 from costmodel.specs.observation import Comparison, FieldComparison, Instant, Observation, RankMemory, RankPeak
-from costmodel.specs.parallel import ParallelConfig, PipelineSchedule, ZeroStage
+from costmodel.specs.parallel import ContextParallelMethod, ParallelConfig, PipelineSchedule, ZeroStage
 from costmodel.specs.plan import (
     DEFAULT_AXIS_ORDER,
     SCHEMA_VERSION,
@@ -55,6 +55,7 @@ from costmodel.specs.training import (
     BYTES_PER_ELEMENT,
     MAX_GLOBAL_BATCH_SIZE,
     MAX_SEQUENCE_LENGTH,
+    Fp8Recipe,
     OptimizerSpec,
     PrecisionSpec,
     TrainableSpec,
@@ -86,6 +87,7 @@ __all__ = [
     "Communication",
     "Comparison",
     "Constant",
+    "ContextParallelMethod",
     "DeviceSpec",
     "Estimate",
     "Evidence",
@@ -93,6 +95,7 @@ __all__ = [
     "FeedForwardSpec",
     "FieldComparison",
     "FlopCount",
+    "Fp8Recipe",
     "GemmCurve",
     "Guide",
     "GuideOption",

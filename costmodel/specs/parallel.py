@@ -13,6 +13,7 @@ from hardware_profiles.spec import Spec
 
 PipelineSchedule = Literal["none", "naive", "gpipe", "1f1b", "interleaved_1f1b"]
 ZeroStage = Literal[0, 1, 2, 3]
+ContextParallelMethod = Literal["ring", "all_gather", "all_to_all"]
 
 
 class ParallelConfig(Spec):
@@ -21,8 +22,11 @@ class ParallelConfig(Spec):
     ``hierarchical_partition_size`` (hpZ) keeps a second 16-bit copy per group of that many devices;
     None means off. ``num_micro_batches`` are the gradient accumulation steps of one data-parallel
     rank: global_batch_size = micro_batch_size x num_micro_batches x data_parallel_size.
-    ``pipeline_schedule`` is "none" exactly when ``pipeline_parallel_size`` is 1. Fields typed with a
-    single value are reserved: they refuse every other value until they are implemented.
+    ``pipeline_schedule`` is "none" exactly when ``pipeline_parallel_size`` is 1. ``context_parallel_size``
+    devices share every sequence: ``ring`` passes keys and values on (arXiv 2310.01889), ``all_gather``
+    gathers them, ``all_to_all`` exchanges the sequence for heads around attention (arXiv 2309.14509); the
+    method is None exactly when the size is 1. Fields typed with a single value are reserved: they refuse
+    every other value until they are implemented.
     """
 
     tensor_parallel_size: PositiveInt = 1
@@ -37,8 +41,8 @@ class ParallelConfig(Spec):
     hierarchical_partition_size: PositiveInt | None = None
     micro_batch_size: PositiveInt = 1
     num_micro_batches: PositiveInt = 1
-    context_parallel_size: Literal[1] = 1
-    context_parallel_method: None = None
+    context_parallel_size: PositiveInt = 1
+    context_parallel_method: ContextParallelMethod | None = None
     expert_parallel_size: Literal[1] = 1
     expert_tensor_parallel_size: Literal[1] = 1
     data_parallel_method: Literal["all_reduce"] = "all_reduce"

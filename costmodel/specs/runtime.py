@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from costmodel.specs.estimate import Evidence
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
-from costmodel.specs.parallel import PipelineSchedule, ZeroStage
+from costmodel.specs.parallel import ContextParallelMethod, PipelineSchedule, ZeroStage
 from costmodel.specs.training import PrecisionSpec
 from hardware_profiles.spec import Spec
 
@@ -52,7 +52,8 @@ class RuntimeProfile(Spec):
     ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
-    those that refuse fewer micro-batches than pipeline stages. ``memory_model``: whose way to hold activations,
+    those that refuse fewer micro-batches than pipeline stages. ``context_parallel_methods``: how it cuts
+    sequences, none when it does not. ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
     says otherwise. ``constants``: named
@@ -92,3 +93,4 @@ class RuntimeProfile(Spec):
     site_rate: float = Field(default=1.0, gt=0)
     memory_margin: float = Field(default=1.0, gt=0)
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
+    context_parallel_methods: tuple[ContextParallelMethod, ...] = ()

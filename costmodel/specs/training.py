@@ -15,13 +15,17 @@ MAX_SEQUENCE_LENGTH = 10**7
 BYTES_PER_ELEMENT: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
+Fp8Recipe = Literal["delayed", "current", "blockwise", "mxfp8"]
+
+
 class PrecisionSpec(Spec):
     """Number formats, resolved by the runtime profile.
 
     ``compute``: activations and matrix inputs. ``parameter``: the tensor the model holds between
     steps. ``master``: a separate optimizer copy, or None when ``parameter`` is already the master.
     ``gradient``: the accumulated gradient. ``reduce``: what the gradient collective sends.
-    ``state``: each optimizer moment.
+    ``state``: each optimizer moment. ``fp8_recipe``: how operands of the layers' projections are scaled to
+    8 bits, None when they stay in ``compute``; everything else does.
     """
 
     compute: NumberFormat
@@ -30,7 +34,7 @@ class PrecisionSpec(Spec):
     gradient: NumberFormat
     reduce: NumberFormat
     state: NumberFormat
-    fp8_recipe: None = None
+    fp8_recipe: Fp8Recipe | None = None
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -41,6 +41,8 @@ def estimate(
     num_model_chunks: options.NumModelChunks = None,
     data_parallel_replicate_size: options.DataParallelReplicateSize = None,
     data_parallel_shard_size: options.DataParallelShardSize = None,
+    context_parallel_size: options.ContextParallelSize = None,
+    context_parallel_method: options.ContextParallelMethod = None,
     zero_stage: options.ZeroStage = None,
     hierarchical_partition_size: options.HierarchicalPartitionSize = None,
     micro_batch_size: options.MicroBatchSize = None,

@@ -43,7 +43,8 @@ SequenceLength = Annotated[int, _SEQUENCE_LENGTH]
 OptionalSequenceLength = Annotated[int | None, _SEQUENCE_LENGTH]
 Runtime = Annotated[str, text("--runtime", "Training framework: torch (our own executor) or megatron.")]
 Precision = Annotated[
-    str | None, text("--precision", "bf16, fp16, fp32 or fp64. Default: bf16 where the device has it, fp32 on a cpu.")
+    str | None,
+    text("--precision", "bf16, fp16, fp32, fp64 or fp8. Default: bf16 where the device has it, fp32 on a cpu."),
 ]
 Optimizer = Annotated[str, text("--optimizer", "adamw or sgd.")]
 Attention = Annotated[str, text("--attention", "fused (flash-like) or unfused (score matrix in memory).")]
@@ -75,6 +76,8 @@ PipelineSchedule = Annotated[str | None, text("--pipeline-schedule", "naive, gpi
 NumModelChunks = Annotated[int | None, number("--num-model-chunks", "Chunks of a pipeline rank (interleaving).")]
 DataParallelReplicateSize = Annotated[int | None, number("--data-parallel-replicate-size", "Replicas.")]
 DataParallelShardSize = Annotated[int | None, number("--data-parallel-shard-size", "Devices that ZeRO shards over.")]
+ContextParallelSize = Annotated[int | None, number("--context-parallel-size", "Devices that share every sequence.")]
+ContextParallelMethod = Annotated[str | None, text("--context-parallel-method", "ring, all_gather or all_to_all.")]
 ZeroStage = Annotated[int | None, number("--zero-stage", "0, 1, 2 or 3.", lowest=0)]
 HierarchicalPartitionSize = Annotated[
     int | None, number("--hierarchical-partition-size", "hpZ: devices that hold a second 16-bit copy together.")
@@ -88,5 +91,6 @@ LayersPerStage = Annotated[str | None, text("--layers-per-stage", "Uneven pipeli
 SIZE_NAMES = (
     "tensor_parallel_size", "sequence_parallel", "loss_parallel", "pipeline_parallel_size", "pipeline_schedule",
     "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage",
-    "hierarchical_partition_size", "micro_batch_size", "num_micro_batches",
+    "hierarchical_partition_size", "micro_batch_size", "num_micro_batches", "context_parallel_size",
+    "context_parallel_method",
 )  # fmt: skip

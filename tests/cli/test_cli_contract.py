@@ -114,6 +114,28 @@ def test_a_stated_plan_that_does_not_fit_is_three(cli: Cli) -> None:
     assert total == pytest.approx(miss["needed_bytes"], rel=0.01)  # the terms are the whole
 
 
+def test_a_long_sequence_cut_in_fp8_is_estimated(cli: Cli) -> None:
+    inputs = ("--model", "llama-3-8b", "--cluster", "8xH100-SXM", "--global-batch-size", "8", "--runtime", "megatron")
+    cut = [
+        "--precision",
+        "fp8",
+        "--context-parallel-size",
+        "4",
+        "--context-parallel-method",
+        "ring",
+        "--zero-stage",
+        "1",
+    ]
+    cut += ["--tensor-parallel-size", "2", "--sequence-parallel"]
+    result = cli("estimate", *inputs, *cut, "--sequence-length", "32768", "--recompute", "core_attention")
+    assert result.code == 0
+    for found in ("context_parallel_size  4, ring", "bf16 with fp8 projections (delayed scaling)", "fp8_weights"):
+        assert found in result.out
+    result = cli("estimate", *inputs, *cut, "--sequence-length", "524288")
+    assert result.code == 3  # the planner has no space to look for fixes in: its own has no such cuts
+    assert "cp4 ring" in result.out
+
+
 def test_ignoring_memory_is_zero_and_labelled(cli: Cli) -> None:
     result = cli("estimate", *BIG, *SIZES, "--ignore-memory", "--tokens", "300B")
     assert result.code == 0

@@ -94,6 +94,7 @@ def candidates(draw: st.DrawFn) -> dict[str, int]:
     chunks = draw(st.sampled_from([2, 3])) if schedule == "interleaved_1f1b" else 1
     shards = draw(st.sampled_from([1, 2, 4]))
     tensor = draw(st.sampled_from([1, 2, 4]))
+    context = draw(st.sampled_from([1, 2, 4]))
     return row(
         tensor_parallel_size=tensor,
         sequence_parallel=int(tensor > 1 and draw(st.booleans())),
@@ -108,6 +109,8 @@ def candidates(draw: st.DrawFn) -> dict[str, int]:
         micro_batch_size=draw(st.sampled_from([1, 2])),
         num_micro_batches=stages * draw(st.sampled_from([1, 2, 3])),
         recompute=draw(st.sampled_from(range(len(RECOMPUTE_KINDS)))),
+        context_parallel_size=context,
+        context_parallel_method=draw(st.sampled_from([1, 2, 3])) if context > 1 else 0,
     )
 
 
@@ -163,6 +166,8 @@ def test_ten_thousand_candidates_take_a_fraction_of_a_second() -> None:
         micro_batch_size=choose(1, 2),
         num_micro_batches=choose(8, 16, 32),
         recompute=choose(0, 1, 2),
+        context_parallel_size=choose(1, 2),
+        context_parallel_method=choose(0, 1, 2, 3),
     )
     training = TrainingSpec(global_batch_size=64, sequence_length=4096, precision=TORCH.precisions["bf16"])
     model = load_model("llama-3-70b")

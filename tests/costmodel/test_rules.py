@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.build import build_plan
 from costmodel.models.loader import load_model
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind
+from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, RECOMPUTE_KINDS, Grid, RecomputeKind
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import (
     RULES,
@@ -307,6 +307,8 @@ def test_masks_of_many_rows_equal_the_checks_of_each_row() -> None:
         "micro_batch_size": rng.choice([1, 2, 3], size),
         "num_micro_batches": rng.choice([1, 4, 9, 16], size),
         "recompute": rng.integers(0, len(RECOMPUTE_KINDS), size),
+        "context_parallel_size": rng.choice([1, 2, 4], size),
+        "context_parallel_method": rng.integers(0, len(CONTEXT_PARALLEL_METHODS), size),
     }
     grid = Grid(**{name: np.asarray(column, dtype=np.int64) for name, column in columns.items()})
     outcomes = evaluate(context, grid)

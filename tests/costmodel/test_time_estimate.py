@@ -233,6 +233,8 @@ def test_bounds_of_a_large_grid_are_tight_and_fast():
                                     "micro_batch_size": micro,
                                     "num_micro_batches": count,
                                     "recompute": recompute,
+                                    "context_parallel_size": 1,
+                                    "context_parallel_method": 0,
                                 }
                                 for name, value in row.items():
                                     columns[name].append(value)

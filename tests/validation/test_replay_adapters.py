@@ -118,6 +118,35 @@ def test_attention_words(word: bool | str | None, found: str) -> None:
     assert run(parallel__flash_attention=word).plan.training.attention_implementation == found
 
 
+@pytest.mark.parametrize(("runtime", "method"), [
+    ("megatron", "ring"), ("nemo", "ring"), ("torchtitan", "all_gather"), ("deepspeed", "all_to_all"),
+])  # fmt: skip
+def test_the_framework_says_how_a_sequence_is_cut(runtime: str, method: str) -> None:
+    parallel = run(
+        runtime=runtime, parallel__pp=1, parallel__cp=2, parallel__dp=4, parallel__zero_stage=1
+    ).plan.parallel
+    assert (parallel.context_parallel_size, parallel.context_parallel_method) == (2, method)
+    assert (parallel.data_parallel_size, parallel.num_devices, parallel.zero_stage) == (4, 16, 1)
+
+
+def test_context_ranks_alone_share_the_optimizer_s_state() -> None:
+    parallel = run(parallel__pp=1, parallel__cp=8, parallel__dp=1).plan.parallel
+    assert (parallel.zero_stage, parallel.data_parallel_shard_size) == (1, 1)
+
+
+@pytest.mark.parametrize(("runtime", "word", "recipe"), [
+    ("megatron", "fp8", "delayed"), ("nemo", "FP8", "delayed"), ("nemo", "FP8-CS", "current"), ("nemo", "FP8-MX", "mxfp8"),
+    ("nemo", "FP8-alt-granularity", "mxfp8"), ("torchtitan", "fp8", "current"), ("torchtitan", "fp8 rowwise", "current"),
+    ("composer-fsdp", "fp8", "delayed"), ("megatron", "bf16", None),
+])  # fmt: skip
+def test_fp8_words(runtime: str, word: str, recipe: str | None) -> None:
+    one = {"parallel__pp": 1, "parallel__tp": 1, "parallel__dp": 16, "parallel__recompute": "none"}
+    adapted = run(runtime=runtime, hardware__gpu="H100-80GB", parallel__dtype=word, **one)
+    precision = adapted.plan.training.precision
+    assert (precision.compute, precision.fp8_recipe) == ("bf16", recipe)
+    assert precision in adapted.runtime.precisions.values()
+
+
 def test_a_device_without_bf16_computes_in_fp16_and_unfused() -> None:
     plan = run(hardware__gpu="V100-32GB", parallel__dtype=None, parallel__flash_attention=None).plan
     assert (plan.training.precision.compute, plan.training.attention_implementation) == ("fp16", "unfused")
@@ -125,10 +154,11 @@ def test_a_device_without_bf16_computes_in_fp16_and_unfused() -> None:
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"model__moe": {"n_experts": 8}}, "mixture of experts"),
-    ({"parallel__cp": 2}, "context parallel"),
+    ({"parallel__cp": 2}, "tp 2 x pp 2 x cp 2 x dp 4 is not 16 devices"),
     ({"parallel__extra": {"task": "LoRA"}}, "LoRA"),
     ({"parallel__offload": "optimizer_cpu"}, "offload 'optimizer_cpu'"),
-    ({"parallel__dtype": "fp8"}, "dtype 'fp8'"),
+    ({"parallel__dtype": "fp8"}, "A100-SXM-80GB does not support precision fp8; use bf16"),
+    ({"parallel__dtype": "NVFP4"}, "dtype 'NVFP4'; known: bf16, .*fp8-mx"),
     ({"parallel__schedule": "ZB-1p"}, "schedule 'ZB-1p'"),
     ({"parallel__schedule": "interleaved 1F1B"}, "without the number of chunks"),
     ({"parallel__optimizer": "bnb 8-bit Adam"}, "optimizer 'bnb 8-bit Adam'"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from costmodel.specs import Estimate, ParallelConfig, Plan, StageMemory, StageSpec
+from costmodel.specs import Estimate, ParallelConfig, Plan, PrecisionSpec, StageMemory, StageSpec
 from meshwright import units
 from meshwright.cli.render.tables import facts, heading, rows
 
@@ -33,7 +33,7 @@ def render_subject(console: Console, plan: Plan) -> None:
             (
                 "training",
                 f"global batch {training.global_batch_size} x {training.sequence_length} tokens, "
-                f"{training.precision.compute}, {training.optimizer.name}, {training.attention_implementation} "
+                f"{formats_of(training.precision)}, {training.optimizer.name}, {training.attention_implementation} "
                 "attention",
             ),
             ("runtime", f"{plan.runtime.name} {plan.runtime.version}"),
@@ -62,6 +62,7 @@ def describe_parallel(parallel: ParallelConfig) -> list[tuple[str, str]]:
         ("pipeline_parallel_size", parallel.pipeline_parallel_size, f", {schedule}"),
         ("data_parallel_replicate_size", parallel.data_parallel_replicate_size, ""),
         ("data_parallel_shard_size", parallel.data_parallel_shard_size, ""),
+        ("context_parallel_size", parallel.context_parallel_size, f", {parallel.context_parallel_method}"),
     ]
     shown = [(name, f"{size}{note}") for name, size, note in used if size > 1] or [("devices", "1")]
     if parallel.zero_stage:
@@ -70,6 +71,13 @@ def describe_parallel(parallel: ParallelConfig) -> list[tuple[str, str]]:
         shown.append(("hierarchical_partition_size", str(parallel.hierarchical_partition_size)))
     shown.append(("micro_batch_size", f"{parallel.micro_batch_size}, num_micro_batches {parallel.num_micro_batches}"))
     return shown
+
+
+def formats_of(precision: PrecisionSpec) -> str:
+    """The compute format, and how projections are scaled to fp8."""
+    return precision.compute + (
+        f" with fp8 projections ({precision.fp8_recipe} scaling)" if precision.fp8_recipe else ""
+    )
 
 
 def recompute_of(plan: Plan) -> str:

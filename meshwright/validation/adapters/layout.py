@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ def adapt(row: RunRow) -> AdaptedRun:
     )
     recompute = words.recompute_kind(row.parallel.recompute, framework)
     try:
-        training = _training(row, runtime, cluster)
+        training = _training(row, framework, runtime, cluster)
         parallel = ParallelConfig(**sizes)
         plan = build_plan(
             model,
@@ -83,22 +84,16 @@ def _refuse_foreign(row: RunRow) -> None:
         raise UnsupportedRunError("LoRA")
     if parallel.offload not in (None, "none"):
         raise UnsupportedRunError(f"offload {parallel.offload!r}")
-    if (parallel.cp or 1) > 1:
-        raise UnsupportedRunError("context parallel")
     words.check_optimizer(parallel.optimizer)
 
 
 def _sizes(row: RunRow, framework: str, cluster: ClusterSpec) -> dict[str, Any]:
     """Fields of ParallelConfig."""
     parallel, devices = row.parallel, row.hardware.n_gpus or cluster.num_devices
-    tensor, pipeline = parallel.tp or 1, parallel.pp or 1
-    if devices % (tensor * pipeline):
-        raise UnsupportedRunError(f"tp {tensor} x pp {pipeline} does not divide {devices} devices")
-    data = devices // (tensor * pipeline)
-    if parallel.dp is not None and parallel.dp != data:
-        raise UnsupportedRunError(f"tp {tensor} x pp {pipeline} x dp {parallel.dp} is not {devices} devices")
+    tensor, pipeline, context = parallel.tp or 1, parallel.pp or 1, parallel.cp or 1
+    data = _data_parallel(parallel, devices)
     schedule, chunks = words.pipeline_schedule(parallel)
-    stage = words.zero_stage(parallel, framework, data)
+    stage = words.zero_stage(parallel, framework, data * context)
     shard = words.shard_size(parallel, data, cluster.devices_per_node) if stage else 1
     if data % shard:
         raise UnsupportedRunError(f"a shard group of {shard} does not divide dp {data}")
@@ -113,10 +108,25 @@ def _sizes(row: RunRow, framework: str, cluster: ClusterSpec) -> dict[str, Any]:
         "num_model_chunks": chunks,
         "data_parallel_replicate_size": data // shard,
         "data_parallel_shard_size": shard,
-        "zero_stage": stage if shard > 1 else 0,
+        "zero_stage": stage if shard * context > 1 else 0,
+        "context_parallel_size": context,
+        "context_parallel_method": words.context_parallel_method(framework, context),
         "micro_batch_size": micro,
         "num_micro_batches": count,
     }
+
+
+def _data_parallel(parallel: ParallelFields, devices: int) -> int:
+    """Data-parallel ranks, which tp, pp and cp leave of the devices."""
+    sizes = {"tp": parallel.tp or 1, "pp": parallel.pp or 1}
+    if parallel.cp is not None and parallel.cp > 1:
+        sizes["cp"] = parallel.cp
+    product, named = math.prod(sizes.values()), " x ".join(f"{name} {size}" for name, size in sizes.items())
+    if devices % product:
+        raise UnsupportedRunError(f"{named} does not divide {devices} devices")
+    if parallel.dp is not None and parallel.dp * product != devices:
+        raise UnsupportedRunError(f"{named} x dp {parallel.dp} is not {devices} devices")
+    return devices // product
 
 
 def _batch(row: RunRow, data_parallel: int) -> tuple[int, int]:
@@ -138,13 +148,12 @@ def _micro_batch(parallel: ParallelFields, batch: int, data_parallel: int) -> in
     return max(1, round(batch / (parallel.grad_accum * data_parallel)))
 
 
-def _training(row: RunRow, runtime: RuntimeProfile, cluster: ClusterSpec) -> TrainingSpec:
-    name = words.precision_name(row.parallel.dtype, cluster.device)
+def _training(row: RunRow, framework: str, runtime: RuntimeProfile, cluster: ClusterSpec) -> TrainingSpec:
     batch = global_batch_size(row)
     content = {
         "global_batch_size": batch,
         "sequence_length": row.model.seq_len,
-        "precision": runtime.precisions[name],
+        "precision": words.precision(row.parallel.dtype, framework, runtime, cluster.device),
         "attention_implementation": words.attention_implementation(row.parallel.flash_attention, cluster.device),
     }
     return TrainingSpec.model_validate(content)

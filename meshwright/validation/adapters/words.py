@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from costmodel.runtimes.grid import RecomputeKind
+from costmodel.specs import ContextParallelMethod, Fp8Recipe, PrecisionSpec, RuntimeProfile
 from hardware_profiles.types import DeviceSpec
 from meshwright.validation.adapters.errors import UnsupportedRunError
 from meshwright.validation.adapters.frameworks import FRAMEWORKS
@@ -13,6 +14,23 @@ from meshwright.validation.run_rows import ParallelFields
 # "Selective" is core attention in the Megatron family; elsewhere it names single operations or every n-th layer.
 _CORE_ATTENTION = ("selective", "selective (core_attn)", "core_attention")
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp16/bf16 (mixed)": "fp16"}
+# The recipe, None where it is the framework's own; MaxText's and Megatron's plain "fp8" is delayed scaling.
+_FP8_RECIPES: dict[str, Fp8Recipe | None] = {
+    "fp8": None,
+    "fp8-ds": "delayed",
+    "fp8-cs": "current",
+    "fp8 tensorwise": "current",
+    "fp8 rowwise": "current",
+    "fp8-sc": "blockwise",
+    "fp8-mx": "mxfp8",
+    "fp8-alt-granularity": "mxfp8",
+}
+_FP8_OF_FRAMEWORK: dict[str, Fp8Recipe] = {"torchtitan": "current", "fsdp": "current"}
+_CONTEXT_METHODS: dict[str, ContextParallelMethod] = {
+    "torchtitan": "all_gather",
+    "deepspeed": "all_to_all",
+    "megatron-deepspeed": "all_to_all",
+}
 _SCHEDULES = {
     "1F1B": False,
     "1F1B (DeepSpeed pipeline)": False,
@@ -47,18 +65,26 @@ def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
     raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
 
 
-def precision_name(word: str | None, device: DeviceSpec) -> str:
-    """The number format of the computation; unsaid, bf16 where the device has it, else fp16.
+def precision(word: str | None, framework: str, runtime: RuntimeProfile, device: DeviceSpec) -> PrecisionSpec:
+    """The number formats; unsaid, bf16 where the device has it, else fp16. In fp8 the others are those of bf16.
 
     Raises:
-        UnsupportedRunError: for fp8 and smaller, and for words not known.
+        UnsupportedRunError: for 4-bit formats, and for words not known.
     """
     if word is None:
-        return "bf16" if "bf16" in device.peak_flops_per_second else "fp16"
+        return runtime.precisions["bf16" if "bf16" in device.peak_flops_per_second else "fp16"]
+    if word.casefold() in _FP8_RECIPES:
+        recipe = _FP8_RECIPES[word.casefold()] or _FP8_OF_FRAMEWORK.get(framework, "delayed")
+        return runtime.precisions["bf16"].model_copy(update={"fp8_recipe": recipe})
     found = _PRECISIONS.get(word.casefold())
     if found is None:
-        raise UnsupportedRunError(f"dtype {word!r}; known: {', '.join(_PRECISIONS)}")
-    return found
+        raise UnsupportedRunError(f"dtype {word!r}; known: {', '.join((*_PRECISIONS, *_FP8_RECIPES))}")
+    return runtime.precisions[found]
+
+
+def context_parallel_method(framework: str, size: int) -> ContextParallelMethod | None:
+    """How the framework cuts sequences unless told otherwise."""
+    return None if size == 1 else _CONTEXT_METHODS.get(framework, "ring")
 
 
 def attention_implementation(word: bool | str | None, device: DeviceSpec) -> str:
@@ -87,13 +113,13 @@ def pipeline_schedule(parallel: ParallelFields) -> tuple[str, int]:
     return ("interleaved_1f1b" if chunks > 1 else "1f1b"), chunks
 
 
-def zero_stage(parallel: ParallelFields, framework: str, data_parallel: int) -> int:
-    """The ZeRO stage; one rank has nothing to shard.
+def zero_stage(parallel: ParallelFields, framework: str, replicas: int) -> int:
+    """The ZeRO stage; one of ``replicas`` (data- and context-parallel ranks) has nothing to shard.
 
     Raises:
         UnsupportedRunError: for Megatron-FSDP, whose stage the sources do not say.
     """
-    if data_parallel == 1:
+    if replicas == 1:
         return 0
     if parallel.zero_stage is not None:
         return parallel.zero_stage
