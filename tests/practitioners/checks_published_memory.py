@@ -31,7 +31,7 @@ def speed_of_8b_on_8_devices() -> None:
 @case(
     "tt-8b-fsdp8",
     part="memory",
-    fails_because="runtime torchtitan counts 8 bytes a logit, its loop keeps the 16-bit logits beside them: 73.2 GiB, not 82.4",
+    fails_because="73.2 GiB reserved, 82.4 measured: 11.2% less, 10% allowed; so 80 GB seem to be enough",
 )
 def memory_of_8b_on_8_devices() -> None:
     """82.4 GiB reserved with eager layers: fits into 96 GB, not into 80 GB."""
@@ -44,7 +44,7 @@ def memory_of_8b_on_8_devices() -> None:
 def _405b(chunks: int) -> Estimate:
     """As many micro-batches as pipeline ranks, torchtitan's default of 2024: 8 of 4 sequences."""
     return predicted(
-        "llama-3.1-405b", f"64x8x{TITAN_CARD}", batch=256, sequence=8192, runtime="torchtitan", recompute="full",
+        "llama-3.1-405b", f"64x8x{TITAN_CARD}", batch=256, sequence=8192, runtime="torchtitan", precision="fp8", recompute="full",
         zero_stage=3, tensor_parallel_size=8, sequence_parallel=True, loss_parallel=True, pipeline_parallel_size=8,
         num_model_chunks=chunks, micro_batch_size=4,
     )  # fmt: skip
