@@ -45,6 +45,7 @@ class Roofline:
     bytes_per_second: float
     launch_seconds: float
     asynchronous: bool
+    is_hopper: bool
     element_bytes: int
     result_bytes: int
     needs_alignment: bool
@@ -85,6 +86,7 @@ def roofline(
         bytes_per_second=rate * device.memory_bandwidth_bytes_per_second * device.memory_fraction,
         launch_seconds=device.launch_seconds,
         asynchronous=device.kind == "cuda",
+        is_hopper=device.architecture == "Hopper",
         element_bytes=BYTES_PER_ELEMENT[precision],
         result_bytes=BYTES_PER_ELEMENT[precision],
         needs_alignment=device.kind == "cuda" and precision in ("bf16", "fp16"),
@@ -107,6 +109,7 @@ def training_roofline(
     sustained_rate: float = 1.0,
     power_exponent: float = 0.0,
     site_rate: float = 1.0,
+    fp8_rate: float = 1.0,
 ) -> Roofline:
     """The ceilings of ``device`` in training, with those of fp8 projections (fp8.py, equation (1)).
 
@@ -123,7 +126,7 @@ def training_roofline(
     if precision.fp8_recipe is None:
         return ceiling
     faster = fp8_peak(device) / device.peak_flops_per_second[precision.compute]
-    faster *= RECIPES[precision.fp8_recipe].efficiency
+    faster *= fp8_rate * RECIPES[precision.fp8_recipe].efficiency
     projections = replace(
         ceiling,
         flops_per_second=ceiling.flops_per_second * faster,

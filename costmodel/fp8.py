@@ -3,7 +3,8 @@
 The products of the layers' projections take fp8 operands and give 16-bit results; attention, norms, activations, the head and
 the loss stay in the compute format, and parameters are gathered in it. For a product of R rows, I inner and O outer:
 
-    (1) rate = fp8 peak x max_fraction x efficiency of the recipe; the ramp-up costs the seconds that it costs in 16 bits
+    (1) rate = fp8 peak x max_fraction x fp8_rate of the stack x efficiency of the recipe; the ramp-up costs the seconds
+        that it costs in 16 bits
     (2) cast of one element: read in 2 bytes, written in 1, and in 1 more transposed, since fp8 matrix units want both
         operands with the contracted dimension innermost: 4 bytes. A recipe that scales a tensor by its own maximum reads
         it once before: 2 bytes more
@@ -12,9 +13,9 @@ the loss stay in the compute format, and parameters are gathered in it. For a pr
     (4) kept for backward: the input in 1 byte instead of 2, where the stack keeps what it cast
 
 Recipes, in Transformer Engine's words: ``delayed`` (a tensor's scale is that of the steps before), ``current`` (its own
-maximum; torchao's tensorwise and rowwise scaling), ``blockwise`` (1 x 128 and 128 x 128 blocks, arXiv 2412.19437 section 3.3),
-``mxfp8`` (32 elements, OCP Microscaling Formats 1.0, in the matrix units of Blackwell). The all-reduce of the maxima, a few
-kilobytes a pass, is not counted.
+maximum; torchao's tensorwise scaling), ``rowwise`` (one scale a row), ``blockwise`` (1 x 128 and 128 x 128 blocks, arXiv
+2412.19437 section 3.3), ``mxfp8`` (32 elements, OCP Microscaling Formats 1.0, in the matrix units of Blackwell). The
+all-reduce of the maxima, a few kilobytes a pass, is not counted.
 
 Sources: Transformer Engine docs/examples/fp8_primer and common/recipe; torchao float8/float8_linear.py.
 """
@@ -31,19 +32,20 @@ CAST_BYTES = 4.0
 
 
 class Recipe(NamedTuple):
-    """``efficiency``: fraction of the fp8 peak over the bf16 fraction of its own; ``scale_bytes``: per element, to find it."""
+    """``efficiency``: of its products over those with one scale a tensor; ``scale_bytes``: per element, to find a scale."""
 
     efficiency: float
     scale_bytes: float
 
 
 RECIPES: dict[Fp8Recipe, Recipe] = {
-    # H100 SXM: cuBLAS reaches about 0.65 of the fp8 peak where bf16 reaches 0.72 (power limited), hence 0.9.
-    "delayed": Recipe(0.9, 0.0),
-    "current": Recipe(0.9, 2.0),
+    "delayed": Recipe(1.0, 0.0),
+    "current": Recipe(1.0, 2.0),
+    # CUTLASS in place of cuBLAS, and scales of both operands applied in its epilogue.
+    "rowwise": Recipe(0.6, 2.0),
     # Partial sums leave the matrix units every 128 products and are scaled in registers.
-    "blockwise": Recipe(0.8, 0.0),
-    "mxfp8": Recipe(0.9, 0.0),
+    "blockwise": Recipe(0.9, 0.0),
+    "mxfp8": Recipe(1.0, 0.0),
 }
 
 

@@ -222,7 +222,7 @@ def _attention_passes(
     length, zero = float(batch.sequence_length), np.zeros(maps.shape)
     if training.attention_implementation == "fused":
         flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)
-        seconds = flops / (ceiling.attention_flops_per_second * stack.fused_attention_rate)
+        seconds = flops / (ceiling.attention_flops_per_second * _fused_rate(ceiling, stack))
         work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
         forward = PassCost(matmul=zero, attention=seconds, stream=zero, flops=flops)
         return forward, PassCost(matmul=zero, attention=seconds * work / rate, stream=zero, flops=flops * work)
@@ -232,6 +232,13 @@ def _attention_passes(
     forward = PassCost(matmul=zero, attention=2.0 * product + scores, stream=zero, flops=flops)
     backward_seconds = 4.0 * product + scores * stack.score_backward_ratio
     return forward, PassCost(matmul=zero, attention=backward_seconds, stream=zero, flops=2.0 * flops)
+
+
+def _fused_rate(ceiling: Roofline, stack: Stack) -> float:
+    """Rate of the stack's fused kernel over FlashAttention-2's; version 3 and cuDNN's gain exist on Hopper only."""
+    if stack.flash_version == 1:
+        return stack.flash_1_rate
+    return stack.flash_3_rate if stack.flash_version == 3 and ceiling.is_hopper else 1.0
 
 
 def accumulation_seconds(training: TrainingSpec, *, parameters: Column, ceiling: Roofline) -> Column:

@@ -130,6 +130,7 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
             sustained_rate=stack.sustained_rate,
             power_exponent=stack.power_exponent,
             site_rate=stack.site_rate,
+            fp8_rate=stack.fp8_rate,
         ),
         batch=batch,
         tensor_group=tensor_group,

@@ -33,7 +33,10 @@ class Stack:
         gathers_per_tensor: 1 when ZeRO-3 gathers every tensor by itself, 0 when a layer at a time.
         gradient_volume: 2 when gradients are all-reduced although each rank needs a shard, 1 when reduce-scattered.
         step_operations: of one step besides its layers: data, logging, learning rate, loss scale.
-        fused_attention_rate: rate of the fused attention kernel over FlashAttention-2's.
+        fp8_rate: share of their peak that fp8 products reach over that of 16-bit ones.
+        flash_version: of the fused attention kernels.
+        flash_1_rate: rate of FlashAttention 1 over 2.
+        flash_3_rate: rate of FlashAttention 3 and cuDNN's attention over FlashAttention 2, on Hopper.
         rmsnorm_forward_accesses: per normalised element.
         rmsnorm_backward_accesses: the same backward.
         rmsnorm_least_bytes: bytes of one such access at least; 4 where the norm computes in fp32 kernel by kernel.
@@ -63,6 +66,7 @@ class Stack:
         collective_operations: extra per parameter gather or gradient reduction of a layer.
         optimizer_operations: of the optimizer step per parameter tensor.
         launch_sharpness: exponent of the smooth maximum of device time and host time.
+        tensor_parallel_forward_overlap: share of the forward tensor-parallel collectives hidden behind matmuls.
         tensor_parallel_backward_overlap: share of the backward tensor-parallel collectives hidden behind matmuls.
         sequence_parallel_extra_gathers: extra all-gathers per layer backward with sequence parallelism.
         message_rate: rate of pipeline messages over that of the link between the ranks.
@@ -87,7 +91,10 @@ class Stack:
     gathers_per_tensor: float
     gradient_volume: float
     step_operations: float
-    fused_attention_rate: float
+    fp8_rate: float
+    flash_version: float
+    flash_1_rate: float
+    flash_3_rate: float
     rmsnorm_forward_accesses: float
     rmsnorm_backward_accesses: float
     rmsnorm_least_bytes: float
@@ -117,6 +124,7 @@ class Stack:
     collective_operations: float
     optimizer_operations: float
     launch_sharpness: float
+    tensor_parallel_forward_overlap: float
     tensor_parallel_backward_overlap: float
     sequence_parallel_extra_gathers: float
     message_rate: float
@@ -136,7 +144,7 @@ _FUSED_BY: dict[KernelFusion, tuple[str, ...]] = {
     "norms": ("rmsnorm",),
     "full": ("rmsnorm", "rotary", "gate", "new_gelu"),
 }
-_DERIVED = ("fused_attention_rate", "site_rate")
+_DERIVED = ("flash_version", "site_rate")
 STACK_CONSTANTS = tuple(field.name for field in fields(Stack) if field.name not in _DERIVED)
 
 
@@ -157,8 +165,6 @@ def read_stack(runtime: RuntimeProfile) -> Stack:
     value |= {name: runtime.constants[f"fused_{name}"].value for name in _KERNELS if name.startswith(fused)}
     if runtime.unfused_softmax == "eager":
         value["score_traffic_bytes"] = runtime.constants["eager_score_traffic_bytes"].value
-    value["fused_attention_rate"] = (
-        1.0 if runtime.flash_attention_version == 2 else runtime.constants["flash_1_rate"].value
-    )
+    value["flash_version"] = float(runtime.flash_attention_version)
     value["site_rate"] = runtime.site_rate
     return Stack(**value)

@@ -122,6 +122,7 @@ def pass_table(
             sustained_rate=stack.sustained_rate,
             power_exponent=stack.power_exponent,
             site_rate=stack.site_rate,
+            fp8_rate=stack.fp8_rate,
         ),
         training,
         batch,
@@ -177,7 +178,7 @@ class _Builder:
         accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
         forwards, backwards = self._operations(model, model.layer(index))
-        collectives = self.block_seconds(model, 2.0)
+        collectives, forward_hidden = self._forward_collectives(model, forward.matmul)
         context = self._context_seconds(model.layer(index), forward.attention, backward.attention)
         forward_parts = self._parts(forward, collectives, forwards, context=context.forward)
         backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation, context=context.backward)
@@ -198,6 +199,7 @@ class _Builder:
             "full": forward.flops,
         }
         flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
+        hidden = hidden + forward_hidden
         return _Layer(forward_parts, kinds, hidden, _context_hidden(context), forward.flops, flops, parameters)
 
     def embedding(self, model: ModelSpec, parameters: Column) -> Cube:
@@ -233,6 +235,12 @@ class _Builder:
             self.tensor_group, total, blocks
         )
         return np.where(self.batch.sequence_parallel > 0, sharded, reduced)
+
+    def _forward_collectives(self, model: ModelSpec, matmul: Column) -> tuple[Column, Column]:
+        """Exposed and hidden seconds of one forward."""
+        seconds = self.block_seconds(model, 2.0)
+        hidden = np.minimum(self.stack.tensor_parallel_forward_overlap * seconds, matmul)
+        return seconds - hidden, hidden
 
     def _backward_collectives(self, model: ModelSpec, matmul: Column) -> tuple[Column, Column]:
         """Exposed and hidden seconds; at most the weight gradients (half of the matmuls) hide collectives."""

@@ -1,6 +1,6 @@
 """Half-widths of the 80% interval of predicted step times, from residuals of runs that were not fitted.
 
-A runtime with ten runs or more gets the 80% quantile of its own five-fold residuals, shrunk towards that of all runs by
+A runtime with five runs or more gets the 80% quantile of its own five-fold residuals, shrunk towards that of all runs by
 the number of rows; a runtime with fewer gets the quantile over datasets left out whose runtime was known; ``unknown``, and
 runtimes without any run, get the quantile over datasets that were predicted as ``unknown``.
 """
@@ -18,7 +18,7 @@ from benchmarks.calibration.constants import RUNTIMES, UNKNOWN, Vector
 from benchmarks.calibration.unseen import known_mask
 
 LEVEL = 0.80
-_ENOUGH_ROWS = 10
+_ENOUGH_ROWS = 5
 _PRIOR_ROWS = 5.0
 
 

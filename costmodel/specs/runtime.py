@@ -66,7 +66,7 @@ class RuntimeProfile(Spec):
     version: str
     memory_model: Literal["torch", "megatron"]
     kernel_fusion: KernelFusion
-    flash_attention_version: Literal[1, 2]
+    flash_attention_version: Literal[1, 2, 3]
     unfused_softmax: Literal["fused", "eager"]
     zero_stages: tuple[ZeroStage, ...]
     hybrid_shard: bool

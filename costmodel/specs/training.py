@@ -15,7 +15,7 @@ MAX_SEQUENCE_LENGTH = 10**7
 BYTES_PER_ELEMENT: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
-Fp8Recipe = Literal["delayed", "current", "blockwise", "mxfp8"]
+Fp8Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 
 
 class PrecisionSpec(Spec):

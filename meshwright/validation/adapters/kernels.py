@@ -11,6 +11,10 @@ _OVERLAPS = ("reduce_overlap", "pipeline_reduce_overlap", "gather_overlap", "ten
 _COMPILED = ("torchtitan",)
 """Runtimes whose kernels are fused by torch.compile alone; the others bring their own."""
 
+_TENSOR = ("tensor_parallel_forward_overlap", "tensor_parallel_backward_overlap")
+_ASYNC_TENSOR_PARALLEL = 0.7
+"""torchtitan's async_tp cuts collectives and products into as many pieces as there are ranks and runs them side by side."""
+
 _OVERLAP_SINCE = 2023
 """Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
 
@@ -23,12 +27,16 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
     if (fusion := _fusion(row, runtime, kernel)) is not None:
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:
-        update["flash_attention_version"] = 1 if "v1" in kernel else 2
+        update["flash_attention_version"] = _flash_version(kernel)
     if "torch" in kernel:
         update["unfused_softmax"] = "eager"
     if _synchronous(row, runtime):
         constants = dict(runtime.constants)
         constants |= {name: constants[name].model_copy(update={"value": 0.0}) for name in _OVERLAPS}
+        update["constants"] = constants
+    if (row.parallel.extra or {}).get("async_tp") is True:
+        constants = dict(update.get("constants", runtime.constants))
+        constants |= {name: constants[name].model_copy(update={"value": _ASYNC_TENSOR_PARALLEL}) for name in _TENSOR}
         update["constants"] = constants
     return runtime.model_copy(update=update) if update else runtime
 
@@ -40,6 +48,13 @@ def _fusion(row: RunRow, runtime: RuntimeProfile, kernel: str) -> KernelFusion |
     if row.parallel.compile is None or (not row.parallel.compile and runtime.name not in _COMPILED):
         return None
     return "full" if row.parallel.compile else "none"
+
+
+def _flash_version(kernel: str) -> int:
+    """1 and 2 as named; everything later counts as 3."""
+    if "v1" in kernel:
+        return 1
+    return 3 if "fa3" in kernel or "fa4" in kernel or "attention3" in kernel else 2
 
 
 def _synchronous(row: RunRow, runtime: RuntimeProfile) -> bool:

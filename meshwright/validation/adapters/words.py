@@ -20,7 +20,7 @@ _FP8_RECIPES: dict[str, Fp8Recipe | None] = {
     "fp8-ds": "delayed",
     "fp8-cs": "current",
     "fp8 tensorwise": "current",
-    "fp8 rowwise": "current",
+    "fp8 rowwise": "rowwise",
     "fp8-sc": "blockwise",
     "fp8-mx": "mxfp8",
     "fp8-alt-granularity": "mxfp8",
