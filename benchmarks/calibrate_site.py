@@ -65,17 +65,17 @@ def load_sites(paths: Iterable[Path], *, unknown: bool = False) -> dict[Site, li
     return {site: runs for site, runs in sites.items() if len(runs) >= FEWEST_ROWS}
 
 
-def draw(site: Site, runs: Sequence[MeasuredRun], count: int, seed: int) -> Outcome:
-    """Calibrate with ``count`` runs drawn at random and judge on (at most `MOST_HELD_OUT`) others."""
+def draw(site: Site, runs: Sequence[MeasuredRun], count: int, seed: int, *, held_out: int = MOST_HELD_OUT) -> Outcome:
+    """Calibrate with ``count`` runs drawn at random and judge on at most ``held_out`` others."""
     order = random.Random(f"{site} {seed}").sample(range(len(runs)), len(runs))
     chosen = [runs[index] for index in order[:count]]
-    held_out = [runs[index] for index in order[count : count + MOST_HELD_OUT]]
+    others = [runs[index] for index in order[count : count + held_out]]
     profile = calibrate_runs(chosen).site
-    after = [_signed(run, profile) for run in held_out]
+    after = [_signed(run, profile) for run in others]
     return Outcome(
         site=site,
         runs=count,
-        before=tuple(abs(_signed(run, None)) for run in held_out),
+        before=tuple(abs(_signed(run, None)) for run in others),
         after=tuple(abs(error) for error in after),
         covered=tuple(abs(math.log1p(error)) <= math.log1p(profile.error_band) for error in after),
     )
@@ -86,10 +86,12 @@ def _signed(run: MeasuredRun, profile: SiteProfile | None) -> float:
     return predict_seconds(run, runtime) / run.seconds - 1
 
 
-def evaluate(sites: dict[Site, list[MeasuredRun]], *, draws: Sequence[int], seeds: int) -> list[Outcome]:
+def evaluate(
+    sites: dict[Site, list[MeasuredRun]], *, draws: Sequence[int], seeds: int, held_out: int = MOST_HELD_OUT
+) -> list[Outcome]:
     """Every site, number of runs and seed; draws that would leave no run to judge on are skipped."""
     return [
-        draw(site, runs, count, seed)
+        draw(site, runs, count, seed, held_out=held_out)
         for site, runs in sorted(sites.items())
         for count in draws
         if len(runs) > count

@@ -5,7 +5,8 @@ With theta = (log efficiency, log launch, overlap) of `costmodel.site` and r_i =
     (1) r_i ~ N(0, sigma^2) between runs of one site, theta_j ~ N(0, tau_j^2) between sites
     (2) s = log(1 + error_band) / z, the runtime's whole error: s^2 = tau_1^2 + sigma_0^2, tau_1 of the efficiency;
         sigma_0 = sqrt(s x RUN_SCATTER), as the scatter inside a site grows less than the error between sites;
-        runs that are off by more than 2 s refute the band: s^2 <- max(s^2, mean r^2(0) - 3 s^2), continuous at 2 s
+        several runs that are off together by more than 2 s refute the band: s^2 <- max(s^2, (1 - 1/n) (mean r(0))^2 - 3 s^2),
+        while a single one may be odd by itself
     (3) minimise sum r_i^2 / sigma^2 + sum theta_j^2 / tau_j^2 (maximum a posteriori) by Gauss-Newton steps
         (J'J / sigma^2 + T^-2) step = J' r / sigma^2 - T^-2 theta, J = d log predicted / d theta by differences
     (4) sigma^2 <- (nu sigma_0^2 + sum (r_i - mean r)^2) / (nu + n - 1), the prior scatter counting as nu runs; what all runs
@@ -74,7 +75,7 @@ class SiteFit:
 def whole_error(error_band: float, residuals: Vector | None = None) -> float:
     """Number (2): s, the standard deviation that a runtime's error band says, or more where runs refute it."""
     stated = math.log1p(error_band) / Z_80
-    seen = 0.0 if residuals is None else float((residuals**2).mean())
+    seen = 0.0 if residuals is None else (1 - 1 / len(residuals)) * float(residuals.mean()) ** 2
     return math.sqrt(max(stated**2, seen - _REFUTED * stated**2))
 
 

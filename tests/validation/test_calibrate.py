@@ -198,7 +198,9 @@ def test_replay_predicts_only_runs_of_the_site(tmp_path: Path) -> None:
 
 def site_outcomes(names: tuple[str, ...], *, unknown: bool) -> list[calibrate_site.Outcome]:
     files = [calibrate_site.RUNS / f"{name}.jsonl" for name in names]
-    return calibrate_site.evaluate(calibrate_site.load_sites(files, unknown=unknown), draws=(1, 3), seeds=2)
+    return calibrate_site.evaluate(
+        calibrate_site.load_sites(files, unknown=unknown), draws=(1, 3), seeds=2, held_out=10
+    )
 
 
 def test_published_runs_not_seen_do_not_get_worse_where_the_model_is_good() -> None:

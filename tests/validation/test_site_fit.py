@@ -33,9 +33,11 @@ def test_the_whole_error_splits_into_scatter_and_rate() -> None:
     assert whole_error(BAND) == pytest.approx(0.2)
 
 
-def test_runs_within_twice_the_band_do_not_refute_it_and_others_widen_it() -> None:
-    assert whole_error(BAND, np.array([0.4])) == pytest.approx(0.2)
-    assert whole_error(BAND, np.array([0.6])) == pytest.approx(math.sqrt(0.36 - 3 * 0.04))
+def test_runs_that_are_off_together_widen_the_band_and_a_single_or_an_odd_one_does_not() -> None:
+    assert whole_error(BAND, np.array([0.4, 0.4])) == pytest.approx(0.2)
+    assert whole_error(BAND, np.array([0.8] * 4)) == pytest.approx(math.sqrt(0.75 * 0.64 - 3 * 0.04))
+    assert whole_error(BAND, np.array([0.8])) == pytest.approx(0.2)
+    assert whole_error(BAND, np.array([0.8, 0.0, 0.0])) == pytest.approx(0.2)
 
 
 def test_one_run_is_shrunk_as_the_normal_posterior_says() -> None:
