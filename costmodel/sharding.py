@@ -11,7 +11,7 @@ dp x cp; torchtitan's mesh dp_shard_cp):
     (3) reduction over the replicas: an all-reduce of N e_r / shards over the replicate group, once per step
     (4) frequency.py says how often (1) and (2) run. The one gather that torch's pipeline schedules make beyond one per
         forward is spread evenly over the backwards here
-    (5) hidden = min(overlap x (g - 1)/g x communication, computation beside it), for g groups gathered one after the
+    (5) hidden = overlap x min((g - 1)/g x communication, computation beside it), for g groups gathered one after the
         other; exposed = communication - hidden + (slowdown - 1) x hidden
     (6) parameters updated under ZeRO 1 and 2 are gathered (1); broadcast by their ranks, each takes some time more
 
@@ -81,11 +81,11 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
     later = (calls - 1.0) / calls
     gathers, reduces = _overlaps(setting)
     before_forward = gather * (often.forward_gather > 0)[:, None]
-    forward_gather, hidden_forward = _hide(before_forward, forward, gathers * later, slowdown)
+    forward_gather, hidden_forward = _hide(before_forward, forward, gathers, slowdown, later=later)
     # Gathers and reductions of one backward share the network, hence one budget of computation to hide behind.
     backward_gather = again * often.backward_gather[:, None] / micro_batches
     both = backward_gather + reduce * (often.backward_reduce > 0)[:, None]
-    exposed, hidden_backward = _hide(both, backward, gathers * later, slowdown)
+    exposed, hidden_backward = _hide(both, backward, gathers, slowdown, later=later)
     gather_part = np.divide(backward_gather, both, out=np.zeros_like(both), where=both > 0)
     first = setting.per_rank(gather * often.first_gather[:, None])
     start, hidden_start = _hide(first, setting.per_rank(forward), gathers, slowdown)
@@ -139,7 +139,9 @@ def _overlaps(setting: Setting) -> tuple[float, float]:
     return stack.gather_overlap * stack.data_parallel_overlap, reduces * stack.data_parallel_overlap
 
 
-def _hide(communication: Matrix, computation: Matrix, share: Matrix | float, slowdown: float) -> tuple[Matrix, Matrix]:
-    """Exposed and hidden seconds, equation (5)."""
-    hidden = np.minimum(share * communication, computation)
+def _hide(
+    communication: Matrix, computation: Matrix, overlap: float, slowdown: float, *, later: Matrix | float = 1.0
+) -> tuple[Matrix, Matrix]:
+    """Exposed and hidden seconds, equation (5); ``later`` is the share that has computation before it."""
+    hidden = overlap * np.minimum(later * communication, computation)
     return communication - hidden + (slowdown - 1.0) * hidden, hidden

@@ -3,7 +3,8 @@
 (1) residual of a run  r = log(predicted / measured)
 (2) loss = sum over runs w huber(r) / sigma^2 + sum over constants ((value - prior) / deviation)^2 / 2
 (3) huber(r) = r^2 / 2 up to |r| = delta, linear beyond: a run that something unrecorded slowed down pulls little
-(4) w = (rows of the run's dataset / 30)^(-1/2): a large table counts more than a small one, but not in proportion
+(4) w = (rows of the run's dataset / 30)^(-1/2): a large table counts more than a small one, but not in proportion;
+        one of fewer than 10 rows as one of 10
 (5) step: Gauss-Newton with Levenberg's damping, constants that hit a bound stay there
 """
 
@@ -25,6 +26,7 @@ SIGMA = 0.06
 DELTA = 0.12
 _DIFFERENCE = 0.02
 _TYPICAL_ROWS = 30.0
+_FEWEST_ROWS = 10
 
 Matrix = NDArray[np.float64]
 
@@ -48,7 +50,8 @@ class Problem:
         self.which = [concerning(case, constants) for case in cases]
         self.measured = np.log([case.measured_seconds for case in cases])
         rows = Counter(case.dataset for case in cases)
-        self.weights = np.array([(rows[case.dataset] / _TYPICAL_ROWS) ** -0.5 for case in cases]) / SIGMA**2
+        size = np.array([max(_FEWEST_ROWS, rows[case.dataset]) for case in cases])
+        self.weights = (size / _TYPICAL_ROWS) ** -0.5 / SIGMA**2
         self.prior = np.array([constant.prior for constant in constants])
         self.deviation = np.array([constant.deviation for constant in constants])
         self.low = np.array([constant.low for constant in constants])

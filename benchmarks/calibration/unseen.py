@@ -6,6 +6,7 @@ Constants are refitted on the linearisation of the whole fit; the left-out runs 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from benchmarks.calibration.constants import UNKNOWN, FreeConstant, Vector, midd
 from benchmarks.calibration.fit import Fit, Problem, refit
 
 FOLDS = 5
+KNOWN_FROM = 5
+"""Runs of other datasets from which on a runtime counts as known."""
 
 
 def five_fold(problem: Problem, base: Fit) -> Vector:
@@ -41,7 +44,8 @@ def leave_one_dataset_out(problem: Problem, base: Fit) -> tuple[Vector, dict[str
         rows = np.flatnonzero(datasets == dataset)
         rest = [case for case, name in zip(problem.cases, datasets, strict=True) if name != dataset]
         values = refit(problem, base, datasets != dataset)
-        others = {case.runtime.name for case in rest}
+        count = Counter(case.runtime.name for case in rest)
+        others = {name for name, runs in count.items() if runs >= KNOWN_FROM}
         inside = [int(index) for index in rows if problem.cases[index].runtime.name in others]
         known[dataset] = 2 * len(inside) > len(rows)
         _evaluate(problem, values, inside, residuals)

@@ -8,7 +8,7 @@ from costmodel.runtimes.grid import RecomputeKind
 from costmodel.specs import ContextParallelMethod, Fp8Recipe, PrecisionSpec, RuntimeProfile
 from hardware_profiles.types import DeviceSpec
 from meshwright.validation.adapters.errors import UnsupportedRunError
-from meshwright.validation.adapters.frameworks import FRAMEWORKS
+from meshwright.validation.adapters.frameworks import FRAMEWORKS, UNKNOWN
 from meshwright.validation.run_rows import ParallelFields
 
 # "Selective" is core attention in the Megatron family; elsewhere it names single operations or every n-th layer.
@@ -60,7 +60,7 @@ def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
         return "full"
     if word in _CORE_ATTENTION and framework in _MEGATRON_LIKE:
         return "core_attention"
-    if word in _OP_POLICY and framework == "torchtitan":
+    if word in _OP_POLICY and framework in ("torchtitan", UNKNOWN):
         return "op_policy"
     raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
 
