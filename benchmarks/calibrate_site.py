@@ -32,6 +32,7 @@ RUNS = Path(__file__).parent / "data" / "published_runs"
 FEWEST_ROWS = 6
 MOST_HELD_OUT = 30
 DRAWS = (1, 3, 5)
+GOOD = 0.06
 Site = tuple[str, str, str]
 
 
@@ -115,9 +116,15 @@ def show(title: str, outcomes: Sequence[Outcome]) -> None:
     print(f"\n{title}\n{'':52} runs   median         mean           in 80% interval")
     for count in sorted({outcome.runs for outcome in outcomes}):
         some = [outcome for outcome in outcomes if outcome.runs == count]
-        for site in sorted({outcome.site for outcome in some}):
-            _line(" / ".join(site), count, [outcome for outcome in some if outcome.site == site])
+        by_site = {
+            site: [outcome for outcome in some if outcome.site == site] for site in sorted({o.site for o in some})
+        }
+        for site, own in by_site.items():
+            _line(" / ".join(site), count, own)
         _line("mean over sites", count, some)
+        good = [outcome for own in by_site.values() if mean_errors(own)[0] < GOOD for outcome in own]
+        if good:
+            _line(f"mean over sites with a median below {GOOD:.0%} before", count, good)
 
 
 def _line(name: str, count: int, outcomes: Sequence[Outcome]) -> None:

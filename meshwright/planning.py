@@ -91,12 +91,8 @@ def plan(
     from planner.space import declare_space
 
     context = (model, cluster, training, runtime)
-    fix = require_mapping("fix", fix, example="{'tensor_parallel_size': 8}")
-    allow = require_mapping("allow", allow, example="{'tensor_parallel_size': [4, 8]}")
-    stated = {axis: _word(value) for axis, value in fix.items()}
-    allowed = {axis: _words(values) for axis, values in allow.items()}
     with refuse_infinite():
-        space = declare_space(*context, fix=stated, allow=allowed)
+        space = declare_space(*context, fix=_fixed(fix), allow=_allowed(allow))
         answer = search(*context, space, top=top, total_tokens=total_tokens)
     return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, site)
 
@@ -186,6 +182,18 @@ def _with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan
     found = plan.provenance or Provenance(meshwright_version=__version__)
     update = {"meshwright_version": __version__, "command": str(command or found.command)}
     return plan.model_copy(update={"provenance": found.model_copy(update=update), "site": site})
+
+
+def _fixed(fix: Mapping[str, Any] | None) -> dict[str, str]:
+    """``fix`` in words."""
+    stated = require_mapping("fix", fix, example="{'tensor_parallel_size': 8}")
+    return {axis: _word(value) for axis, value in stated.items()}
+
+
+def _allowed(allow: Mapping[str, str | Sequence[Any]] | None) -> dict[str, str | list[str]]:
+    """``allow`` in words."""
+    stated = require_mapping("allow", allow, example="{'tensor_parallel_size': [4, 8]}")
+    return {axis: _words(values) for axis, values in stated.items()}
 
 
 def _word(value: object) -> str:

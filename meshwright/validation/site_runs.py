@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from costmodel.specs import ClusterSpec, InputError, Observation, Plan, RuntimeProfile
 from hardware_profiles.errors import explain_validation_error
-from meshwright.files import YAML_SUFFIXES, read_document, to_path
+from hardware_profiles.files import read_at_most
+from meshwright.files import MAX_DOCUMENT_BYTES, YAML_SUFFIXES, read_document, to_path
 from meshwright.inputs import resolve_runtime
 from meshwright.plan_files import load_plan
 from meshwright.validation.adapters.errors import UnsupportedRunError
@@ -62,8 +63,8 @@ def gather_runs(
     """
     found: list[MeasuredRun] = []
     left: list[BadLine] = []
-    rows, documents = _split(paths)
-    for each in (*_from_rows(rows, runtime), *_from_documents(documents)):
+    rows, documents, broken = _split(paths)
+    for each in (*_from_rows(rows, runtime), *_from_documents(documents), *broken):
         if isinstance(each, MeasuredRun):
             found.append(each)
         else:
@@ -79,28 +80,37 @@ def gather_runs(
     return chosen, left
 
 
-def _split(paths: Sequence[str | Path]) -> tuple[list[Path], list[tuple[Path, dict[str, Any]]]]:
-    """Runs files, and documents (plans, recommendations, observations) with their content."""
+def _split(paths: Sequence[str | Path]) -> tuple[list[Path], list[tuple[Path, dict[str, Any]]], list[_LeftOut]]:
+    """Runs files, documents (plans, recommendations, observations) with their content, and those that are broken."""
     rows: list[Path] = []
     documents: list[tuple[Path, dict[str, Any]]] = []
+    broken: list[_LeftOut] = []
     for given in paths:
         path = to_path(given, what="runs file")
-        content = _document(path)
+        try:
+            content = _document(path)
+        except InputError as error:
+            broken.append(_LeftOut(str(path), str(error)))
+            continue
         if content is None:
             rows.append(path)
         else:
             documents.append((path, content))
-    return rows, documents
+    return rows, documents, broken
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """The content of a plan or an observation; None where the file holds runs, or cannot be read."""
+    """The content of a plan or an observation; None where the file holds runs, or cannot be read.
+
+    Raises:
+        InputError: when a YAML file is broken, since runs files are none.
+    """
     if path.suffix in YAML_SUFFIXES:
         return read_document(path, what="plan or observation")
     if path.suffix != ".json":
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_at_most(path, MAX_DOCUMENT_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return None
     is_document = isinstance(content, dict) and not ("hardware" in content and "measured" in content)
@@ -155,7 +165,11 @@ def _from_documents(documents: Sequence[tuple[Path, dict[str, Any]]]) -> Iterato
     observations: list[tuple[Path, dict[str, Any]]] = []
     for path, content in documents:
         if "best" in content or "schema_version" in content:
-            plan = load_plan(path)
+            try:
+                plan = load_plan(path)
+            except InputError as error:
+                yield _LeftOut(str(path), str(error))
+                continue
             plans[plan.plan_hash] = plan.model_copy(update={"site": None})
         else:
             observations.append((path, content))

@@ -173,7 +173,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "batch astronomical": (plan(global_batch_size="9" * 30), "1,000,000"),
     "sequence zero": (plan(sequence_length="0"), "sequence-length"),
     "sequence astronomical": (plan(sequence_length="9" * 30), "10,000,000"),
-    "unknown runtime": (plan(runtime="deepspeed"), "megatron"),
+    "unknown runtime": (plan(runtime="fairscale"), "megatron"),
     "unknown precision": (plan(precision="int8"), "choose one of bf16, fp16, fp32"),
     "bf16 on V100": (plan(cluster="8xV100-SXM-32GB", precision="bf16"), "fp16"),
     "fp64 on a GPU": (plan(precision="fp64"), "fp64"),

@@ -45,7 +45,7 @@ def test_no_value_makes_a_plan_crash(seed: int, content: dict[str, Any], cli: Ca
     chance = random.Random(seed)
     found = [place for place in places(content) if "sources" not in place]
     understood = 0
-    for _ in range(25):
+    for _ in range(40):
         place, value = chance.choice(found), chance.choice(VALUES)
         Path("mutated.json").write_text(json.dumps(replaced(content, place, value)))
         result = cli("estimate", "mutated.json", "--accept-edits", "--ignore-memory", "--json")

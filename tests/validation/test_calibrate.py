@@ -120,6 +120,20 @@ def test_observations_are_matched_to_their_plans(tmp_path: Path) -> None:
     ]
 
 
+def test_broken_documents_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    (tmp_path / "plan.json").write_text('{"schema_version": 1}')
+    (tmp_path / "nan.json").write_text('{"source": "x", "plan_hash": "y", "step_time_seconds": NaN}')
+    paths = [
+        write(tmp_path / "runs.jsonl", *rows(3)),
+        *(tmp_path / name for name in ("broken.yaml", "plan.json", "nan.json")),
+    ]
+    answer = meshwright.calibrate(paths)
+    assert len(answer.site.runs) == 3
+    assert {Path(line.where).name for line in answer.left_out} == {"broken.yaml", "plan.json", "nan.json"}
+    assert all(line.reason for line in answer.left_out)
+
+
 def test_a_stated_cluster_replaces_what_rows_say(tmp_path: Path) -> None:
     path = write(tmp_path / "runs.jsonl", *rows(3))
     slow = meshwright.load_cluster("2x8xA100-SXM-80GB")
