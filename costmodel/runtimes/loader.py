@@ -1,7 +1,8 @@
 """Read runtime profiles: one YAML file per training framework, beside this module.
 
 A file that ``extends`` another states only what differs; ``constants``, ``memory``, ``precisions`` and ``sources`` are merged
-entry by entry. Below all profiles lie the constants that stacks have in common, ``costmodel/constants/shared.yaml``.
+entry by entry, and an entry of ``null`` drops the inherited one. Below all profiles lie the constants that stacks have in
+common, ``costmodel/constants/shared.yaml``.
 """
 
 from __future__ import annotations
@@ -58,5 +59,6 @@ def _content(name: str) -> dict[str, Any]:
         return own
     merged = _content(base) | own
     for part in _MERGED:
-        merged[part] = _content(base).get(part, {}) | own.get(part, {})
+        both: dict[str, Any] = _content(base).get(part, {}) | own.get(part, {})
+        merged[part] = {key: value for key, value in both.items() if value is not None}
     return merged

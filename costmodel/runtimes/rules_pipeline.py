@@ -148,6 +148,21 @@ def _explain_even_stages(context: RuleContext, grid: Grid, row: int) -> Finding:
     )
 
 
+def _tied_stages(context: RuleContext, grid: Grid) -> BoolColumn:
+    fine = context.runtime.tied_pipelines or not context.model.tie_word_embeddings
+    return np.asarray(fine | (grid.pipeline_parallel_size == 1))
+
+
+def _explain_tied_stages(context: RuleContext, grid: Grid, row: int) -> Finding:
+    stages = int(grid.pipeline_parallel_size[row])
+    return Finding(
+        f"runtime {context.runtime.name} cannot tie the head to an embedding on another pipeline stage: {context.model.name} "
+        f"has tied embeddings, pipeline_parallel_size {stages}; valid: 1",
+        "set pipeline_parallel_size to 1, choose another runtime, or a model with tie_word_embeddings false",
+        {"pipeline_parallel_size": stages},
+    )
+
+
 def _stages_sum(context: RuleContext, grid: Grid) -> BoolColumn:
     counts = context.layers_per_stage
     ok = counts is None or (sum(counts) == context.model.num_hidden_layers and min(counts) >= 1)
@@ -183,6 +198,12 @@ def _explain_stages_count(context: RuleContext, grid: Grid, row: int) -> Finding
 
 
 PIPELINE_RULES: tuple[Rule, ...] = (
+    Rule(
+        name="runtime_tied_pipeline",
+        stated_axes=("pipeline_parallel_size",),
+        mask=_tied_stages,
+        explain=_explain_tied_stages,
+    ),
     Rule(name="pipeline_layers", stated_axes=(), mask=_enough_layers, explain=_explain_layers),
     Rule(
         name="schedule_matches_pipeline",

@@ -53,7 +53,8 @@ class RuntimeProfile(Spec):
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
     those that refuse fewer micro-batches than pipeline stages. ``context_parallel_methods``: how it cuts
-    sequences, none when it does not. ``memory_model``: whose way to hold activations,
+    sequences, none when it does not. ``tied_pipelines``: whether a head may share its table with an embedding on another
+    pipeline stage. ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
     says otherwise. ``constants``: named
@@ -94,3 +95,4 @@ class RuntimeProfile(Spec):
     memory_margin: float = Field(default=1.0, gt=0)
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
     context_parallel_methods: tuple[ContextParallelMethod, ...] = ()
+    tied_pipelines: bool = True

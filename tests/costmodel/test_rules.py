@@ -225,6 +225,18 @@ def test_runtimes_refuse_what_they_lack() -> None:
     )
 
 
+def test_tied_embeddings_stay_on_one_stage_of_torchtitan_only() -> None:
+    sizes = {**GOOD, "tensor_parallel_size": 4, "num_micro_batches": 8}
+    (message,) = broken(make_context(model="qwen3-0.6b", runtime="torchtitan"), **sizes).values()
+    assert message.rule == "runtime_tied_pipeline"
+    assert "pipeline_parallel_size 2; valid: 1" in message.message
+    assert not broken(make_context(model="llama-3-8b", runtime="torchtitan"), **sizes)
+    whole = {**sizes, "pipeline_parallel_size": 1, "pipeline_schedule": "none", "data_parallel_shard_size": 16}
+    assert not broken(make_context(model="qwen3-0.6b", runtime="torchtitan"), **{**whole, "num_micro_batches": 4})
+    for runtime in ("torch", "megatron"):
+        assert not broken(make_context(model="qwen3-0.6b", runtime=runtime), **sizes)
+
+
 def test_hierarchical_partition_does_not_combine_with_tensor_parallelism() -> None:
     sizes = {"data_parallel_shard_size": 8, "zero_stage": 3, "hierarchical_partition_size": 4, "num_micro_batches": 8}
     assert broken(make_context(), **sizes) == {}

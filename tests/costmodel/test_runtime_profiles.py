@@ -38,6 +38,15 @@ def test_a_profile_that_extends_another_keeps_what_it_does_not_state() -> None:
     assert nemo.constants["tensor_parallel_backward_overlap"] != megatron.constants["tensor_parallel_backward_overlap"]
 
 
+@pytest.mark.parametrize("name", ["aleph", "oneflow", "internevo", "megatron-deepspeed"])
+def test_an_entry_of_null_drops_the_inherited_one(name: str) -> None:
+    """Stacks without fp8 extend megatron, which has it."""
+    assert any(each.fp8_recipe for each in load_runtime("megatron").precisions.values())
+    precisions = load_runtime(name).precisions
+    assert "bf16" in precisions
+    assert not any(each.fp8_recipe for each in precisions.values())
+
+
 def adam_bytes(precision: PrecisionSpec) -> tuple[int, int]:
     """Bytes per parameter that every device keeps, and that the optimizer step has once per data-parallel group.
 

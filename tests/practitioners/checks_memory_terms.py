@@ -139,11 +139,7 @@ def tied_embeddings_in_megatron_pipelines() -> None:
     assert ("pp", "all_reduce") in {(traffic.axis, traffic.op) for traffic in answer.best.estimate.communication}
 
 
-@case(
-    "olmo686",
-    part="torchtitan",
-    fails_because="runtime torchtitan accepts tied embeddings with pipeline stages, which torchtitan itself refuses",
-)
+@case("olmo686", part="torchtitan")
 def tied_embeddings_in_torchtitan_pipelines() -> None:
     """torchtitan refuses to tie weights over pipeline stages."""
     with pytest.raises(InputError, match="tie"):
