@@ -16,6 +16,7 @@ from costmodel.specs import (
     Recommendation,
     RuntimeProfile,
     SiteProfile,
+    TrainingSpec,
 )
 from meshwright.estimating import check_rules, refuse_infinite
 from meshwright.inputs import (
@@ -75,12 +76,12 @@ def plan(
         InputError: for wrong input, among it a fixed size that breaks a rule by itself, and a site of another device or runtime.
     """
     top = whole_number("top", top, 1, _MAX_TOP)
-    total_tokens = None if tokens is None else parse_tokens(tokens)
-    model, cluster = resolve_model(model), resolve_cluster(cluster)
-    runtime, site = corrected_runtime(resolve_runtime(runtime), cluster, site)
-    training = make_training(
+    total = None if tokens is None else parse_tokens(tokens)
+    context, site = _resolve(
+        model,
         cluster,
         runtime,
+        site,
         global_batch_size=global_batch_size,
         sequence_length=sequence_length,
         precision=precision,
@@ -90,10 +91,9 @@ def plan(
     from planner.search import search
     from planner.space import declare_space
 
-    context = (model, cluster, training, runtime)
     with refuse_infinite():
         space = declare_space(*context, fix=_fixed(fix), allow=_allowed(allow))
-        answer = search(*context, space, top=top, total_tokens=total_tokens)
+        answer = search(*context, space, top=top, total_tokens=total)
     return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, site)
 
 
@@ -120,8 +120,7 @@ def make_plan(
         cluster: as in `plan`.
         global_batch_size: as in `plan`.
         sequence_length: as in `plan`.
-        sizes: fields of `ParallelConfig`; the data-parallel sizes and the number of micro-batches follow from
-            the others where a single value is left.
+        sizes: fields of `ParallelConfig`; a data-parallel size or batch for which one value is left may be left out.
         recompute: ``none``, ``core_attention`` or ``full``, in every stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
         runtime: as in `plan`.
@@ -135,28 +134,28 @@ def make_plan(
         InputError: for wrong input, and for a plan that breaks a rule.
     """
     from costmodel.build import build_plan
-    from costmodel.runtimes.grid import RECOMPUTE_KINDS
     from meshwright.layout import complete_parallel
-    from planner.axes import AXES, parse_layers
+    from planner.axes import parse_layers
 
-    model, cluster = resolve_model(model), resolve_cluster(cluster)
-    runtime, site = corrected_runtime(resolve_runtime(runtime), cluster, site)
-    training = make_training(
+    context, site = _resolve(
+        model,
         cluster,
         runtime,
+        site,
         global_batch_size=global_batch_size,
         sequence_length=sequence_length,
         precision=precision,
         optimizer=optimizer,
         attention=attention,
     )
-    sizes = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
-    parallel = complete_parallel(sizes, cluster=cluster, training=training)
-    kind = RECOMPUTE_KINDS[AXES["recompute"].parse(_word(recompute))]
+    _, place, training, profile = context
+    stated = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
+    parallel = complete_parallel(stated, cluster=place, training=training)
+    kind = _recompute_kind(recompute)
     layers = None if layers_per_stage is None else parse_layers(_word(layers_per_stage))
     with refuse_infinite():
-        made = build_plan(model, cluster, training, runtime, parallel, recompute=kind, layers_per_stage=layers)
-        check_rules(made, runtime)
+        made = build_plan(*context, parallel, recompute=kind, layers_per_stage=layers)
+        check_rules(made, profile)
     return _with_provenance(made, command, site)
 
 
@@ -182,6 +181,26 @@ def _with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan
     found = plan.provenance or Provenance(meshwright_version=__version__)
     update = {"meshwright_version": __version__, "command": str(command or found.command)}
     return plan.model_copy(update={"provenance": found.model_copy(update=update), "site": site})
+
+
+def _recompute_kind(stated: object) -> RecomputeKind:
+    from costmodel.runtimes.grid import RECOMPUTE_KINDS
+    from planner.axes import AXES
+
+    return RECOMPUTE_KINDS[AXES["recompute"].parse(_word(stated))]
+
+
+def _resolve(
+    model: ModelSpec | str | Path,
+    cluster: ClusterSpec | str | Path,
+    runtime: RuntimeProfile | str,
+    site: SiteProfile | str | Path | None,
+    **stated: Any,
+) -> tuple[tuple[ModelSpec, ClusterSpec, TrainingSpec, RuntimeProfile], SiteProfile | None]:
+    """Specs of what `plan` and `make_plan` are told; ``stated``: what `make_training` takes."""
+    found, place = resolve_model(model), resolve_cluster(cluster)
+    profile, corrections = corrected_runtime(resolve_runtime(runtime), place, site)
+    return (found, place, make_training(place, profile, **stated), profile), corrections
 
 
 def _fixed(fix: Mapping[str, Any] | None) -> dict[str, str]:
