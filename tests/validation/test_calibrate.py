@@ -229,7 +229,7 @@ def test_published_runs_not_seen_get_better_on_an_unknown_stack() -> None:
     """With the profile ``unknown``, OneFlow's, SimuMax's and Megatron-LM's runs are far off; one to three others help."""
     outcomes = site_outcomes(("oneflow_dlperf", "simumax_b200", "megatron"), unknown=True)
     _, before, _, after, covered = calibrate_site.mean_errors(outcomes)
-    assert before > 0.15
+    assert before > 0.12
     assert after < 0.8 * before
     assert math.isfinite(covered)
 
