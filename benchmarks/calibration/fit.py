@@ -23,7 +23,7 @@ from benchmarks.calibration.constants import FreeConstant, Vector
 SIGMA = 0.06
 """Scatter of repeated runs and of what rows do not record."""
 
-DELTA = 0.12
+DELTA = 0.15
 _DIFFERENCE = 0.02
 _TYPICAL_ROWS = 30.0
 _FEWEST_ROWS = 10
@@ -77,9 +77,8 @@ class Problem:
 
     def loss(self, values: Vector, predicted: Vector, use: NDArray[np.bool_]) -> float:
         """Equation (2) over the cases to use."""
-        size = np.abs(predicted - self.measured)
-        huber = np.where(size < DELTA, size**2 / 2, DELTA * (size - DELTA / 2))
-        return float((self.weights * huber)[use].sum() + (((values - self.prior) / self.deviation) ** 2).sum() / 2)
+        cauchy = DELTA**2 / 2 * np.log1p(((predicted - self.measured) / DELTA) ** 2)
+        return float((self.weights * cauchy)[use].sum() + (((values - self.prior) / self.deviation) ** 2).sum() / 2)
 
 
 def fit(problem: Problem, start: Vector, *, steps: int, use: NDArray[np.bool_] | None = None) -> Fit:
@@ -124,7 +123,7 @@ def _normal_equations(
     problem: Problem, values: Vector, predicted: Vector, jacobian: Matrix, use: NDArray[np.bool_]
 ) -> tuple[Matrix, Vector]:
     residual = predicted - problem.measured
-    weights = problem.weights * np.minimum(1.0, DELTA / np.maximum(np.abs(residual), 1e-12)) * use
+    weights = problem.weights * use / (1.0 + (residual / DELTA) ** 2)
     precision = 1.0 / problem.deviation**2
     curvature = jacobian.T @ (weights[:, None] * jacobian) + np.diag(precision)
     return curvature, jacobian.T @ (weights * residual) + precision * (values - problem.prior)
