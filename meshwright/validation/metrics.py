@@ -7,6 +7,8 @@
     equal predictions are taken in the worst order
 (4) OOM recall = share of the runs out of memory that are predicted not to fit; fits recall = share of the runs that ran
     and are predicted to fit; both over rank groups that hold runs of both kinds
+(5) runs of one group with the same prediction repeat one layout, on another day or with another release: numbers (2) and
+    (3) over layouts take the median of what was measured
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ def errors_of(outcomes: Sequence[Outcome]) -> ReplayErrors:
     groups = rank_groups(outcomes)
     orders = [pair_orders(group) for group in groups]
     pairs = [order for group in orders for order in group]
+    layouts = [merged for group in groups if len(merged := merge_repeats(group)) > 1]
     memory = [abs(pair[0] / pair[1] - 1) for o in outcomes if (pair := o.memory) is not None]
     out_of_memory, ran = _memory_verdicts(outcomes)
     return ReplayErrors(
@@ -93,6 +96,8 @@ def errors_of(outcomes: Sequence[Outcome]) -> ReplayErrors:
         pair_order_of_groups=mean([fmean(group) for group in orders if group]),
         regret_top1=mean([regret(group, 1) for group in groups]),
         regret_top3=mean([regret(group, 3) for group in groups]),
+        layouts_pair_order=mean([order for group in layouts for order in pair_orders(group)]),
+        layouts_regret_top1=mean([regret(group, 1) for group in layouts]),
         memory_rows=len(memory),
         memory_mean_absolute_error=mean(memory),
         oom_rows=len(out_of_memory),
@@ -117,6 +122,14 @@ def rank_groups(outcomes: Iterable[Outcome]) -> list[list[tuple[float, float]]]:
         if outcome.group is not None and outcome.measured_seconds is not None:
             groups[outcome.dataset, outcome.group].append((outcome.predicted_seconds, outcome.measured_seconds))
     return [group for group in groups.values() if len(group) > 1]
+
+
+def merge_repeats(group: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Number (5): one entry a layout."""
+    measured: dict[float, list[float]] = defaultdict(list)
+    for predicted, seconds in group:
+        measured[predicted].append(seconds)
+    return [(predicted, median(found)) for predicted, found in measured.items()]
 
 
 def pair_orders(group: Sequence[tuple[float, float]]) -> list[float]:

@@ -17,7 +17,16 @@ _SIGNED = "+.1%"
 _WORST = 15
 _WHY_LENGTH = 220
 _TIME = ("rows", "median", "mean", "bias", "within 20%", "interval covers", "mean width", "farthest off")
-_RANKING = ("rank groups", "pairs", "ordered right", "mean over groups", "regret", "regret of top 3")
+_RANKING = (
+    "rank groups",
+    "pairs",
+    "ordered right",
+    "mean over groups",
+    "regret",
+    "regret of top 3",
+    "ordered right, repeats merged",
+    "regret, repeats merged",
+)
 
 
 def goal_section(answer: Replay, record: CalibrationRecord | None) -> str:
@@ -158,11 +167,20 @@ def _ranking_table(answer: Replay) -> str:
             percent(errors.pair_order_of_groups),
             percent(errors.regret_top1),
             percent(errors.regret_top3),
+            percent(errors.layouts_pair_order),
+            percent(errors.layouts_regret_top1),
         )
         for name, errors in {**parts, "**all**": summary.pooled}.items()
     ]
     macro = summary.macro
-    last = (macro.pair_order, macro.pair_order_of_groups, macro.regret_top1, macro.regret_top3)
+    last = (
+        macro.pair_order,
+        macro.pair_order_of_groups,
+        macro.regret_top1,
+        macro.regret_top3,
+        macro.layouts_pair_order,
+        macro.layouts_regret_top1,
+    )
     averaged = ("mean over datasets", "", "", *map(percent, last))
     return table(("dataset", *_RANKING), [*body, averaged])
 
