@@ -31,6 +31,7 @@ Head side: the final norm as (1) or (2), its gathered output c T h, and the logi
 
     (11) log-probabilities, kept for backward, float32 at least                        w T V
     (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
+    (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, (loss_bytes - c) T V
 
 All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (tests/costmodel/test_memory_activations.py).
 """
@@ -44,7 +45,7 @@ import numpy as np
 from costmodel.context_parallel import context_buffers
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
-from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
+from costmodel.specs import BYTES_PER_ELEMENT, KernelFusion, LayerGroup, MemoryAccounting, ModelSpec, TrainingSpec
 
 WIDE_BYTES = 4
 # g of equation (7); functions that are not listed save their input and their output.
@@ -62,6 +63,7 @@ ACTIVATION_TENSORS = {
 }
 ONE_KERNEL_TENSORS = 2
 GATE_TENSORS = 2
+UNCOMPILED = MemoryAccounting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,9 @@ class Tokens:
         return Tokens(length * grid.micro_batch_size, share * grid.micro_batch_size)
 
 
-def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> LayerBytes:
+def torch_layer_bytes(
+    model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, *, fusion: KernelFusion = "none"
+) -> LayerBytes:
     """Equations (1) to (10) for one layer of ``group``."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens, size = Tokens.of(training, grid), grid.tensor_parallel_size
@@ -143,17 +147,19 @@ def torch_layer_bytes(model: ModelSpec, group: LayerGroup, training: TrainingSpe
         kept=norms + inputs + attention + copies + tensors * wide,
         attention_internals=dropped,
         layer_input=compute * tokens.between * model.hidden_size,
-        policy_outputs=policy_outputs(model, group, training, grid),
+        policy_outputs=policy_outputs(model, group, training, grid, fusion=fusion),
         backward=transient * wide + hidden,
         attention_backward=2 * _scores(group, training, grid) + hidden + buffers - tensors * wide,
     )
 
 
-def policy_outputs(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
+def policy_outputs(
+    model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, *, fusion: KernelFusion = "none"
+) -> Column:
     """What per-operation recomputation keeps of a layer.
 
     Its input, the outputs of attention and of every second product: query, value, gate (or up), down (torchtitan,
-    distributed/activation_checkpoint.py).
+    distributed/activation_checkpoint.py). A compiled layer drops the last one, which no backward needs.
     """
     compute, tokens, attention = (
         BYTES_PER_ELEMENT[training.precision.compute],
@@ -162,23 +168,35 @@ def policy_outputs(model: ModelSpec, group: LayerGroup, training: TrainingSpec, 
     )
     heads = 2 * attention.num_attention_heads + attention.num_key_value_heads
     cut = heads * attention.head_dim + group.feed_forward.intermediate_size
-    kept = compute * (ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + 2 * tokens.between * model.hidden_size)
+    hidden = (1 if fusion == "full" else 2) * tokens.between * model.hidden_size
+    kept = compute * (ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + hidden)
     return np.asarray(
         kept + WIDE_BYTES * ceil_div(tokens.whole * attention.num_attention_heads, grid.tensor_parallel_size)
     )
 
 
-def torch_end_bytes(model: ModelSpec, training: TrainingSpec, grid: Grid) -> EndBytes:
-    """Final norm, head input and equations (11) and (12)."""
+def torch_end_bytes(
+    model: ModelSpec,
+    training: TrainingSpec,
+    grid: Grid,
+    *,
+    accounting: MemoryAccounting = UNCOMPILED,
+    fusion: KernelFusion = "none",
+) -> EndBytes:
+    """Final norm, head input and equations (11) to (13)."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens = Tokens.of(training, grid)
     parallel = np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1)
     columns = ceil_div(np.full_like(parallel, model.padded_vocab_size), parallel)
-    table = max(WIDE_BYTES, compute) * tokens.whole * columns
+    wide = np.full_like(parallel, max(WIDE_BYTES, compute))
+    kept, gradients = wide, np.where(parallel > 1, 3, 2) * wide
+    if accounting.loss_bytes is not None and fusion == "full":
+        kept = np.where(parallel > 1, kept, compute)
+        gradients = np.where(parallel > 1, gradients, accounting.loss_bytes - compute)
     return EndBytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
-        probabilities=table,
-        logits=np.where(parallel > 1, 3, 2) * table,
+        probabilities=kept * tokens.whole * columns,
+        logits=gradients * tokens.whole * columns,
     )
 
 

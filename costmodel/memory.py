@@ -3,7 +3,8 @@
     (1) peak of a rank        = max over phases of the sum of its terms
     (2) allocated             = max over pipeline ranks of (1), on the fullest device of the rank, x memory_margin
                                 (1 unless a site's own runs say otherwise)
-    (3) reserved              = allocated x reserved_over_allocated                  (what the caching allocator holds)
+    (3) reserved              = max over ranks of ((1) + pooled) x memory_margin x reserved_over_allocated
+                                (what the caching allocator holds; pooled: stream_pools.py)
     (4) device                = reserved + context_bytes                             (CUDA context, libraries, communicators)
 
 A ``cpu`` device has neither a caching allocator nor a context: (3) and (4) equal (2).
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
-from costmodel.rank_totals import Inputs, PhaseTerms, total
+from costmodel.rank_totals import Inputs, RankMemory, total
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column
 from costmodel.specs import (
@@ -43,9 +44,9 @@ from costmodel.torch_memory import torch_inputs, torch_rank_memory
 __all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", "plan_memory", "state_bytes"]
 
 InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, DeviceSpec, Grid], Inputs]
-RankMemory = Callable[[Inputs, RankContents], PhaseTerms]
+MemoryOf = Callable[[Inputs, RankContents], RankMemory]
 
-_MODELS: dict[str, tuple[InputsOf, RankMemory]] = {
+_MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
     "torch": (torch_inputs, torch_rank_memory),
     "megatron": (megatron_inputs, megatron_rank_memory),
 }
@@ -63,9 +64,13 @@ def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
 
 def peak_memory(stages: Sequence[StageMemory], runtime: RuntimeProfile, device: DeviceSpec) -> PeakMemory:
     """Equations (2) to (4)."""
-    allocated = _allocated(np.array([max(stage.peak_bytes for stage in stages)], dtype=np.int64), runtime)
-    reserved, held = _reserved(allocated, runtime, device), _device(allocated, runtime, device)
-    return PeakMemory(allocated=int(allocated[0]), reserved=int(reserved[0]), device=int(held[0]))
+    peak, pooled = (
+        np.array([max(sizes)], dtype=np.int64)
+        for sizes in zip(*((stage.peak_bytes, stage.peak_bytes + stage.pooled_bytes) for stage in stages), strict=True)
+    )
+    reserved = _reserved(pooled, runtime, device)
+    held = _device(reserved, runtime, device)
+    return PeakMemory(allocated=int(_margin(peak, runtime)[0]), reserved=int(reserved[0]), device=int(held[0]))
 
 
 def grid_peak_bytes(
@@ -87,10 +92,10 @@ def grid_peak_bytes(
     inputs = inputs_of(model, training, runtime, cluster.device, grid)
     peaks = []
     for contents in grid_contents(model, grid):
-        phases = rank_memory(inputs, contents)
-        peaks.append(reduce(np.maximum, (total(terms) for terms in phases.values())))
-    allocated = _allocated(reduce(np.maximum, peaks), runtime)
-    return _device(allocated, runtime, cluster.device).astype(np.float64)
+        memory = rank_memory(inputs, contents)
+        peaks.append(reduce(np.maximum, (total(terms) for terms in memory.phases.values())) + memory.pooled)
+    reserved = _reserved(reduce(np.maximum, peaks), runtime, cluster.device)
+    return _device(reserved, runtime, cluster.device).astype(np.float64)
 
 
 def host_memory_bytes(plan: Plan) -> int:
@@ -103,38 +108,39 @@ def host_memory_bytes(plan: Plan) -> int:
     return 0
 
 
-def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, RankMemory]:
+def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, MemoryOf]:
     return _MODELS[runtime.memory_model]
 
 
-def _stage_memory(rank: int, phases: PhaseTerms) -> StageMemory:
+def _stage_memory(rank: int, memory: RankMemory) -> StageMemory:
     """Row 0 of the columns as a spec; terms of 0 bytes are left out."""
     terms = tuple(
         MemoryTerm(name=name, bytes=int(column[0]), phase=phase)
-        for phase, columns in phases.items()
+        for phase, columns in memory.phases.items()
         for name, column in columns.items()
         if column[0]
     )
-    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in phases.items()}
+    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in memory.phases.items()}
     peak: Phase = max(sums, key=lambda phase: sums[phase])
-    return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak)
+    pooled = int(memory.pooled[0])
+    return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak, pooled_bytes=pooled)
 
 
-def _allocated(peaks: Column, runtime: RuntimeProfile) -> Column:
+def _margin(peaks: Column, runtime: RuntimeProfile) -> Column:
     """Equation (2) of the ranks' largest peaks, rounded up."""
     if runtime.memory_margin == 1:
         return peaks
     return np.asarray(np.ceil(peaks * runtime.memory_margin), dtype=np.int64)
 
 
-def _reserved(allocated: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
-    """Equation (3), rounded up."""
+def _reserved(pooled: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
+    """Equation (3) of the ranks' largest peaks with their pools, rounded up."""
+    held = _margin(pooled, runtime)
     if device.kind == "cpu":
-        return allocated
-    return np.asarray(np.ceil(allocated * runtime.reserved_over_allocated), dtype=np.int64)
+        return held
+    return np.asarray(np.ceil(held * runtime.reserved_over_allocated), dtype=np.int64)
 
 
-def _device(allocated: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
+def _device(reserved: Column, runtime: RuntimeProfile, device: DeviceSpec) -> Column:
     """Equation (4)."""
-    reserved = _reserved(allocated, runtime, device)
     return reserved if device.kind == "cpu" else reserved + runtime.context_bytes

@@ -37,6 +37,14 @@ FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 
 
 @dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One pipeline rank per row: terms of every phase, and the bytes that are reserved for other streams besides."""
+
+    phases: PhaseTerms
+    pooled: Column
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """What all pipeline ranks of a grid share: element sizes of the fullest device and bytes of activations."""
 

@@ -27,6 +27,7 @@ finishes the last chunk's backward before another chunk's begins, so only that c
         come; gradients of received inputs, kept to the end of the step. A received input that a layer keeps counts once
 
 Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused.
+What the allocator reserves for FSDP2's own streams beside all this: stream_pools.py.
 
 Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives}.py (one group prefetched,
 one reduce-scatter input in flight), torch/distributed/pipelining/stage.py (`_create_act_recv_info`). Which storages are
@@ -36,6 +37,7 @@ alive when was followed operation by operation; tests/costmodel/test_memory_torc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,17 +49,20 @@ from costmodel.rank_totals import (
     FULL_RECOMPUTE,
     Inputs,
     PhaseTerms,
+    RankMemory,
     RankTotals,
     Terms,
     gather_inputs,
     largest,
     rank_totals,
+    total,
 )
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Sizes
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
 from costmodel.state_memory import ADAM_STEP_BYTES
+from costmodel.stream_pools import Instant, pooled_bytes
 
 
 def torch_inputs(
@@ -65,30 +70,39 @@ def torch_inputs(
 ) -> Inputs:
     """The tables of a grid."""
     return gather_inputs(
-        model, training, runtime, device, grid, layer_model=torch_layer_bytes, end_model=torch_end_bytes
+        model,
+        training,
+        runtime,
+        device,
+        grid,
+        layer_model=partial(torch_layer_bytes, fusion=runtime.kernel_fusion),
+        end_model=partial(torch_end_bytes, accounting=runtime.memory, fusion=runtime.kernel_fusion),
     )
 
 
-def torch_rank_memory(inputs: Inputs, contents: RankContents) -> PhaseTerms:
+def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     """Terms of every phase for one pipeline rank per row; forward_backward at its largest instant."""
     rank = _Rank(inputs, rank_totals(inputs, contents))
     parameters = {"parameters": rank.totals.sizes.padded * inputs.bytes_of("parameter")}
     optimizer_state = {"optimizer_state": rank.optimizer_state}
     buffers = {"pipeline_buffers": rank.receive_buffers}
-    peak = largest(
-        [
-            rank.loss(),
-            rank.first_backward(),
-            rank.first_reduction(),
-            rank.last_backward(),
-            rank.last_reduction(),
-        ]
-    )
-    return {
+    instants = [
+        rank.loss(),
+        rank.first_backward(),
+        rank.first_reduction(),
+        rank.last_backward(),
+        rank.last_reduction(),
+    ]
+    step = {**parameters, "gradients": rank.after_step, **optimizer_state, **buffers}
+    phases: PhaseTerms = {
         "init": parameters,
-        "forward_backward": {**parameters, **optimizer_state, **peak},
-        "optimizer": {**parameters, "gradients": rank.after_step, **optimizer_state, **buffers},
+        "forward_backward": {**parameters, **optimizer_state, **largest(instants)},
+        "optimizer": step,
     }
+    lasting = total({**parameters, **optimizer_state})
+    pooled = rank.pooled([total(terms) + lasting for terms in instants], total(step))
+    has_pools = inputs.accounting.stream_pools and inputs.device.kind != "cpu"
+    return RankMemory(phases, pooled if has_pools else np.zeros_like(pooled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +204,18 @@ class _Rank:
         tensors += np.maximum(totals.received * self.grid.num_micro_batches - totals.received_in_flight, 0)
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
+    @property
+    def reshards(self) -> NDArray[np.bool_]:
+        """Where layers are freed after their forward: ZeRO 3 with one chunk, unless hpZ keeps them whole."""
+        kept = self.grid.hierarchical_partition_size == 1
+        return np.asarray((self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept)
+
     def gathered(self, *, last_micro_batch_ends: bool = False) -> Column:
         """Equation (6)."""
         last = self.totals.last
         layers = 1 if last_micro_batch_ends else 2
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
-        if last_micro_batch_ends:
-            resharded = self.pipeline == 0
-        else:
-            kept = self.grid.hierarchical_partition_size == 1
-            resharded = (self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept
+        resharded = self.pipeline == 0 if last_micro_batch_ends else self.reshards
         elements = np.where(resharded, some, self.totals.sizes.gathered)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
@@ -280,3 +296,24 @@ class _Rank:
             "communication_buffers": np.maximum(self.scatter(last.root), self.scatter(last.last_layer)),
             "pipeline_buffers": self.receive_buffers,
         }
+
+    def pooled(self, instants: list[Column], step: Column) -> Column:
+        """stream_pools.py (3); ``instants``: bytes at (1) to (5), ``step``: in the optimizer step.
+
+        Of the gathered layers in (6), the prefetched one is a gather's buffer. Under a pipeline gradients are whole until (5).
+        """
+        last, compute, none = self.totals.last, self.inputs.bytes_of("compute"), np.zeros_like(step)
+        shards, reduced = (
+            self.shards * self.wrapped,
+            self.wrapped * (1 - self.pipeline) * self.inputs.bytes_of("gradient"),
+        )
+        early = shards * self.reduced_each * self.totals.earlier
+        layers = self.totals.layer_sizes.padded - last.last_layer.padded
+        late = reduced * (layers + last.root.padded * self.reduced_each * self.totals.earlier)
+        sharded = self.wrapped * (self.grid.shard_group_size > 1) * compute
+        gather = sharded * np.maximum(last.root.gathered, last.last_layer.gathered)
+        two = self.reshards & (last.layers.gathered > last.last_layer.gathered)
+        prefetched = sharded * last.last_layer.gathered * two
+        held = [(early, prefetched)] * 3 + [(late, none), (reduced * self.totals.sizes.padded, none)]
+        parts = [Instant(size, *part) for size, part in zip(instants, held, strict=True)]
+        return pooled_bytes([*parts, Instant(step, shards, none)], gradients=shards, gather=gather)

@@ -40,12 +40,16 @@ class MemoryTerm(Spec):
 
 
 class StageMemory(Spec):
-    """Memory of the fullest device of one pipeline rank."""
+    """Memory of the fullest device of one pipeline rank.
+
+    ``pooled_bytes``: what the allocator reserves for other streams beside the tensors of ``peak_bytes``.
+    """
 
     rank: NonNegativeInt
     terms: tuple[MemoryTerm, ...]
     peak_bytes: NonNegativeInt
     peak_phase: Phase
+    pooled_bytes: NonNegativeInt = 0
 
 
 class PeakMemory(Spec):

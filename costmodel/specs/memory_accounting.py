@@ -21,9 +21,11 @@ class MemoryAccounting(Spec):
         score_bytes: bytes per attention score kept by unfused attention; None: one tensor in the compute format.
         dropout_masks: whether layers have dropout: masks, and dropped-out scores.
         gathered_logits: whether every tensor-parallel rank holds the logits of the whole vocabulary.
-        loss_bytes: bytes per logit alive in the loss; None: fp32 probabilities and the logits in the compute format.
+        loss_bytes: bytes per logit alive in the loss; None: fp32 probabilities and the logits in the compute format. A
+            ``torch`` memory model takes it for a compiled loss: not in a parallel loss, not where nothing is compiled.
         sent_outputs: whether a pipeline rank holds the outputs it sent until their gradients come.
         state_bytes: bytes per parameter of one rank beyond those of the precision's formats, by compute format.
+        stream_pools: whether what FSDP2's own streams free stays reserved for them (stream_pools.py).
     """
 
     gathered_inputs: bool = False
@@ -35,6 +37,7 @@ class MemoryAccounting(Spec):
     loss_bytes: NonNegativeInt | None = None
     sent_outputs: bool = False
     state_bytes: dict[str, NonNegativeInt] = Field(default={})
+    stream_pools: bool = False
 
 
 class StageCosts(Spec):

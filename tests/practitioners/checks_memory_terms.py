@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from practitioner_cases import case
-from practitioner_worlds import GB, gpt, llama, made, predicted, term_bytes
+from practitioner_worlds import GB, gpt, llama, made, predicted, term_bytes, torchtitan_of_2024
 
 from costmodel.specs import Infeasible, InputError, Plan, Recommendation, with_hash
 from meshwright import estimate, load_runtime, plan
@@ -169,14 +169,18 @@ def sharding_does_not_lengthen_sequences() -> None:
     leaves_out="the search for it: the planner keeps context_parallel_size at 1, so the sizes are stated",
 )
 def cutting_the_sequence_makes_it_fit() -> None:
-    """50,000 tokens do not fit under FSDP alone, whatever else is recomputed; 8 devices that share a sequence hold it."""
+    """50,000 tokens do not fit under FSDP alone, whatever else is recomputed; 8 devices that share a sequence hold it.
+
+    The loop casts all logits to fp32, as torchtitan's did in 2024.
+    """
+    loop = torchtitan_of_2024()
     answer = plan(
-        LLAMA_1B, "8xA40", global_batch_size=8, sequence_length=50000, runtime="torchtitan",
+        LLAMA_1B, "8xA40", global_batch_size=8, sequence_length=50000, runtime=loop,
         fix={"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
     )  # fmt: skip
     assert isinstance(answer, Infeasible)
     shared = predicted(
-        LLAMA_1B, "8xA40", batch=8, sequence=50000, runtime="torchtitan", recompute="full", zero_stage=3,
+        LLAMA_1B, "8xA40", batch=8, sequence=50000, runtime=loop, recompute="full", zero_stage=3,
         data_parallel_replicate_size=1, data_parallel_shard_size=1, micro_batch_size=1, context_parallel_size=8,
         context_parallel_method="all_gather",
     )  # fmt: skip

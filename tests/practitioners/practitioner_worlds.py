@@ -82,6 +82,13 @@ def term_bytes(result: Estimate, name: str, *, rank: int = 0, phase: Phase = "fo
     return sum(term.bytes for term in result.memory[rank].terms if (term.name, term.phase) == (name, phase))
 
 
+def torchtitan_of_2024(**changes: Any) -> RuntimeProfile:
+    """torchtitan as its page of December 2024 ran it: the layers compiled, the loss not (train.py of that time)."""
+    today = load_runtime("torchtitan")
+    memory = today.memory.model_copy(update={"loss_bytes": None})
+    return today.model_copy(update={"memory": memory, **changes})
+
+
 def exposed_seconds(result: Estimate, name: str) -> float:
     """Seconds of one part of the step that nothing hides."""
     return sum(term.exposed_seconds for term in result.terms if term.name == name)

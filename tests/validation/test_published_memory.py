@@ -51,12 +51,9 @@ def test_every_peak_of_nanotron_is_within_6_percent() -> None:
     assert fmean(map(abs, errors)) <= 0.03
 
 
-@pytest.mark.parametrize(("dataset", "rows", "mean"), [("bloom_prequel", 26, 0.07), ("torchtitan", 12, 0.125)])
+@pytest.mark.parametrize(("dataset", "rows", "mean"), [("bloom_prequel", 26, 0.07), ("torchtitan", 12, 0.015)])
 def test_mean_error_of_what_devices_held(dataset: str, rows: int, mean: float) -> None:
-    """Device bytes of BLOOM's trials under Megatron-DeepSpeed; reserved bytes of torchtitan's runs.
-
-    Two of those, on H200 and half a year younger, hold a quarter less than predicted; they are most of the error.
-    """
+    """Device bytes of BLOOM's trials under Megatron-DeepSpeed; reserved bytes of torchtitan's runs."""
     errors = memory_errors(dataset)
     assert len(errors) >= rows
     assert fmean(map(abs, errors)) <= mean

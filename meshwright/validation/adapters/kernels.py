@@ -15,6 +15,9 @@ _TENSOR = ("tensor_parallel_forward_overlap", "tensor_parallel_backward_overlap"
 _ASYNC_TENSOR_PARALLEL = 0.7
 """torchtitan's async_tp cuts collectives and products into as many pieces as there are ranks and runs them side by side."""
 
+_COMPILED_LOSS_SINCE = 2025
+"""torchtitan compiles its loss since 2025; before, "compiling loss function causes CUDA errors" (train.py of 2024)."""
+
 _OVERLAP_SINCE = 2023
 """Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
 
@@ -28,6 +31,8 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:
         update["flash_attention_version"] = _flash_version(kernel)
+    if runtime.name in _COMPILED and row.year is not None and row.year < _COMPILED_LOSS_SINCE:
+        update["memory"] = runtime.memory.model_copy(update={"loss_bytes": None})
     if "torch" in kernel:
         update["unfused_softmax"] = "eager"
     if _synchronous(row, runtime):
