@@ -23,6 +23,7 @@ from costmodel.setting import Matrix, Problem, Setting, plan_contents, prepare
 from costmodel.specs import Estimate, Evidence, Interval, Plan, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
 from costmodel.tables import ATTENTION, CONTEXT, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
+from costmodel.uncertainty import error_band
 
 TERMS: dict[str, tuple[Evidence, str]] = {
     "gemm": ("fitted", "max((F + F_half) / (peak x max_fraction), bytes / bandwidth) per matrix multiplication"),
@@ -89,11 +90,9 @@ def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False
     flops = flop_count(setting)
     tokens = training.global_batch_size * training.sequence_length / seconds
     peak_flops = plan.num_devices_used * device.peak_flops_per_second[training.precision.compute]
-    fits = peak.device <= device.memory_bytes
+    fits, band = peak.device <= device.memory_bytes, error_band(runtime, device)
     return Estimate(
-        step_time_seconds=Interval(
-            value=seconds, low=seconds / (1.0 + runtime.error_band), high=seconds * (1.0 + runtime.error_band)
-        ),
+        step_time_seconds=Interval(value=seconds, low=seconds / (1.0 + band), high=seconds * (1.0 + band)),
         tokens_per_second=tokens,
         tokens_per_second_per_device=tokens / plan.num_devices_used,
         model_flops_utilization=flops.model / seconds / peak_flops,

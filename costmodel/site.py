@@ -40,7 +40,12 @@ def apply_site(runtime: RuntimeProfile, site: SiteProfile) -> RuntimeProfile:
         source=source,
     )
     margin = runtime.memory_margin * site.memory_margin.value
-    update = {"memory_margin": margin, "error_band": site.error_band, "band_evidence": source}
+    update = {
+        "memory_margin": margin,
+        "error_band": site.error_band,
+        "error_band_elsewhere": None,
+        "band_evidence": source,
+    }
     return corrected.model_copy(update=update)
 
 

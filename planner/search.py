@@ -18,6 +18,7 @@ from costmodel.specs import (
     RuntimeProfile,
     TrainingSpec,
 )
+from costmodel.uncertainty import error_band
 from planner.candidates import sift
 from planner.cautions import find_cautions
 from planner.certificate import make_certificate
@@ -111,6 +112,6 @@ def _refine_layouts(found: Search, top: int) -> None:
 def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
     """Layouts that the model's own error cannot tell from the best, simplest first."""
     fastest = found.lower[ranking[0]]
-    limit = fastest * (1 + found.candidates.context.runtime.error_band)
+    limit = fastest * (1 + error_band(found.candidates.context.runtime, found.candidates.context.cluster.device))
     close = sorted((row for row in ranking[1:] if found.lower[row] <= limit), key=lambda row: found.order[row])
     return tuple(f"{found.candidates.summary(row)}: {found.lower[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])

@@ -2,12 +2,14 @@
 
 A runtime with five runs or more gets the 80% quantile of its own five-fold residuals, shrunk towards that of all runs by
 the number of rows; a runtime with fewer gets the quantile over datasets left out whose runtime was known; ``unknown``, and
-runtimes without any run, get the quantile over datasets that were predicted as ``unknown``.
+runtimes without any run, get the quantile over datasets that were predicted as ``unknown``. On an architecture with fewer
+than three runs of a runtime, the quantile over datasets left out whose runtime was known.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from benchmarks.calibration.unseen import known_mask
 
 LEVEL = 0.80
 _ENOUGH_ROWS = 5
+_FEW_ROWS = 3
 _PRIOR_ROWS = 5.0
 
 
@@ -29,6 +32,8 @@ class Band:
     runtime: str
     value: float
     evidence: str
+    elsewhere: float
+    measured_on: tuple[str, ...] = ()
 
 
 def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict[str, bool]) -> list[Band]:
@@ -51,7 +56,9 @@ def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict
         else:
             value = foreign
             why = f"80% of runs of datasets and runtimes not fitted lie within {value:.0%}"
-        found.append(Band(path.stem, round(max(0.02, value), 3), why))
+        used = Counter(case.plan.cluster.device.architecture for case in cases if case.runtime.name == path.stem)
+        measured_on = tuple(sorted(name for name, runs in used.items() if runs >= _FEW_ROWS))
+        found.append(Band(path.stem, round(max(0.02, value), 3), why, round(transferred, 3), measured_on))
     return found
 
 
@@ -61,7 +68,8 @@ def write_bands(bands: Sequence[Band]) -> None:
         path = RUNTIMES / f"{band.runtime}.yaml"
         text = path.read_text(encoding="utf-8")
         lines = f'error_band: {band.value}\nband_evidence: "fitted: {band.evidence}"\n'
-        text = re.sub(r"^error_band: .*\n", "", re.sub(r"^band_evidence: .*\n", "", text, flags=re.M), flags=re.M)
+        lines += f"error_band_elsewhere: {band.elsewhere}\nmeasured_on: [{', '.join(band.measured_on)}]\n"
+        text = re.sub(r"^(error_band|band_evidence|error_band_elsewhere|measured_on): .*\n", "", text, flags=re.M)
         text = re.sub(r"^(constants:\n)", lines.replace("\\", r"\\") + r"\1", text, count=1, flags=re.M)
         path.write_text(text, encoding="utf-8")
 

@@ -89,6 +89,15 @@ def save(
             }
             for constant, value, error in zip(constants, base.values, base.errors, strict=True)
         ],
-        "bands": [{"runtime": band.runtime, "value": band.value, "evidence": band.evidence} for band in bands],
+        "bands": [
+            {
+                "runtime": band.runtime,
+                "value": band.value,
+                "evidence": band.evidence,
+                "elsewhere": band.elsewhere,
+                "measured_on": list(band.measured_on),
+            }
+            for band in bands
+        ],
     }
     TARGET.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -57,7 +57,8 @@ class RuntimeProfile(Spec):
     pipeline stage. ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
-    says otherwise. ``constants``: named
+    says otherwise. ``error_band`` is the half-width of the 80% interval of step times on the architectures
+    ``measured_on``, ``error_band_elsewhere`` on others (costmodel/uncertainty.py). ``constants``: named
     stack costs, listed in docs/architecture.md. ``memory``: what it keeps on a device. ``stage_costs``: how it deals layers
     to pipeline stages; None: evenly. ``site_rate`` and ``memory_margin``: rate of kernels and allocated bytes over the
     prediction's, as a site's own runs say (`costmodel.site`).
@@ -83,6 +84,8 @@ class RuntimeProfile(Spec):
     devices: tuple[str, ...]
     precisions: dict[str, PrecisionSpec]
     error_band: float = Field(gt=0, lt=1)
+    error_band_elsewhere: float | None = Field(default=None, gt=0, lt=1)
+    measured_on: tuple[str, ...] = ()
     band_evidence: str
     context_bytes: NonNegativeInt
     reserved_over_allocated: float = Field(ge=1)

@@ -84,7 +84,8 @@ class ReplayErrors(Spec):
     Relative errors are (predicted - measured) / measured, of step times unless named otherwise. ``bias`` is the median of
     the signed ones. ``interval_mean_width`` is (high - low) / predicted. Pairs and regrets compare rows of one rank group;
     ``pair_order`` counts every pair once, ``pair_order_of_groups`` every rank group; ``regret_top3`` is what measuring the
-    best three predicted leaves to lose; ``layouts_...`` are the same figures with repeats of one layout merged. OOM and fits recall are over rank groups that hold both.
+    best three predicted leaves to lose; ``layouts_...`` are the same figures with repeats of one layout
+    merged. OOM and fits recall are over rank groups that hold both.
     """
 
     rows: int
