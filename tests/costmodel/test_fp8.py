@@ -23,6 +23,7 @@ from hardware_profiles.loader import load_cluster
 from meshwright.inputs import make_training
 
 MEGATRON = load_runtime("megatron")
+RATE = MEGATRON.constants["fp8_rate"].value
 WORDS = {"fp8": "delayed", "fp8-current": "current", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}
 HIDDEN, LAYERS, LENGTH = 1024, 4, 2048
 MODEL = gpt(layers=LAYERS, hidden=HIDDEN)
@@ -48,7 +49,7 @@ def layer(plan_and_runtime: Any) -> Any:
 def test_projections_run_at_the_fp8_peak_and_nothing_else_does(word: str, recipe: str) -> None:
     assert MEGATRON.precisions[word].fp8_recipe == recipe
     for whole, fp8 in zip(layer(in_format("bf16")), layer(in_format(word)), strict=True):
-        assert fp8[GEMM] == pytest.approx(whole[GEMM] / (2 * RECIPES[recipe].efficiency))  # type: ignore[index]
+        assert fp8[GEMM] == pytest.approx(whole[GEMM] / (2 * RATE * RECIPES[recipe].efficiency))  # type: ignore[index]
         assert fp8[ATTENTION] == whole[ATTENTION]
     tables = [setting(*in_format(name)).table for name in ("bf16", word)]
     np.testing.assert_array_equal(tables[0].head, tables[1].head)

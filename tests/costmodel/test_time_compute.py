@@ -17,7 +17,12 @@ from costmodel.models.parameters import layer_tensors
 from costmodel.specs import GemmCurve, InputError
 from costmodel.tables import ATTENTION, GEMM, LAUNCH, MEMORY, RECOMPUTE, TENSOR
 
-BARE = {"sustained_rate": 1.0}
+BARE = {
+    "sustained_rate": 1.0,
+    "elementwise_traffic": 1.0,
+    "attention_backward_rate_ratio": 0.54,
+    "straggler_growth": 0.0,
+}
 
 
 def column(*values: float) -> np.ndarray:

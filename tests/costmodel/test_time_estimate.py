@@ -113,8 +113,11 @@ def test_one_device_per_axis_has_no_traffic_on_it(case):
         assert seconds["data_parallel_gradient"] == seconds["zero_gather"] == 0
 
 
+QUIET = {"host_operations": 0.2, "straggler_growth": 0.0, "elementwise_traffic": 1.0, "sustained_rate": 0.9}
+
+
 def test_the_bubble_of_even_stages_is_p_minus_1_over_m():
-    """A model whose ends cost nothing: the bubble over the rest of the compute lane is (p - 1)/m, over v chunks / v."""
+    """A model whose ends cost next to nothing: the bubble over the rest of the compute lane is (p - 1)/m, over v chunks / v."""
     sizes = {"pipeline_parallel_size": 4, "num_micro_batches": 16, "micro_batch_size": 4}
     for schedule, chunks in (("1f1b", 1), ("interleaved_1f1b", 2)):
         plan, runtime = world(
@@ -124,9 +127,9 @@ def test_the_bubble_of_even_stages_is_p_minus_1_over_m():
             num_model_chunks=chunks,
             **sizes,
         )
-        seconds = exposed(estimate(plan, runtime))
+        seconds = exposed(estimate(plan, with_constants(runtime, **QUIET)))
         lane = sum(seconds[name] for name in ("gemm", "attention", "memory_bound", "launch"))
-        assert seconds["bubble"] / lane == pytest.approx(3 / 16 / chunks, rel=0.02)
+        assert seconds["bubble"] / lane == pytest.approx(3 / 16 / chunks, rel=0.03)
 
 
 def test_a_slow_last_stage_makes_the_others_wait():
@@ -197,7 +200,8 @@ def test_clipping_waits_for_one_all_reduce_over_all_devices():
     sizes = {"num_micro_batches": 1, "data_parallel_replicate_size": 32}
     clipped, runtime = world(**sizes)
     free, _ = world(**sizes, clip=False)
-    passes = 3 * (8 * (12 * 1024**2 + 13 * 1024) + (51200 + 4096 + 2) * 1024) * 4 / (1e12 * 0.9)
+    passes = 3 * (8 * (12 * 1024**2 + 13 * 1024) + (51200 + 4096 + 2) * 1024) * 4
+    passes /= 1e12 * runtime.constants["sustained_rate"].value
     hops = 2 * (7 + 2) * 1e-5  # 8 devices in a ring, 4 nodes in a tree
     difference = exposed(estimate(clipped, runtime))["optimizer"] - exposed(estimate(free, runtime))["optimizer"]
     assert difference == pytest.approx(passes + hops, rel=1e-3)

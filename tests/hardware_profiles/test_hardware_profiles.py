@@ -25,7 +25,9 @@ from hardware_profiles.ridge import ridge_point
 from hardware_profiles.spec import InputError
 
 ROOT = Path(hardware_profiles.__file__).parent
-FILES = sorted(path for folder in ("families", "devices", "nodes", "networks") for path in (ROOT / folder).glob("*.yaml"))
+FILES = sorted(
+    path for folder in ("families", "devices", "nodes", "networks") for path in (ROOT / folder).glob("*.yaml")
+)
 REQUIRED_DEVICES = {
     "V100-SXM-16GB", "V100-SXM-32GB", "T4", "RTX-2080-Ti", "A100-PCIe-40GB", "A100-PCIe-80GB", "A100-SXM-40GB",
     "A100-SXM-80GB", "A800-SXM-80GB", "A10", "A10G", "A40", "RTX-3060", "RTX-3090", "RTX-A6000", "L4", "L40S",
