@@ -8,6 +8,7 @@ equation (5) of step.py, which is monotone in the ends, so the bound holds for t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from costmodel.setting import Matrix, Problem, grid_contents, prepare
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stages import even_split
 from costmodel.step import StepTimes, step_times
+from costmodel.vocabulary import padded_models
 
 ROUNDING = 1e-11
 """Relative slack for the order of summation: a path's length by formula and node by node differ by about 1e-13."""
@@ -81,8 +83,17 @@ def _by_shape(
 ) -> Column:
     """Step time of every row, computed together for rows that agree in ``columns``."""
     result = np.zeros(len(grid))
-    if not len(grid):
-        return result
+    for model, rows in padded_models(problem.model, problem.runtime, grid):
+        padded, part = replace(problem, model=model), grid if rows is None else grid.take(rows)
+        result[slice(None) if rows is None else rows] = _of_one_model(padded, part, ends, columns, layers_per_stage)
+    return result
+
+
+def _of_one_model(
+    problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...], layers_per_stage: tuple[int, ...] | None
+) -> Column:
+    """`_by_shape` of rows that share the padded model."""
+    result = np.zeros(len(grid))
     keys = np.stack([getattr(grid, column) for column in columns], axis=1)
     _, inverse = np.unique(keys, axis=0, return_inverse=True)
     order = np.argsort(inverse, kind="stable")

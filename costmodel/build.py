@@ -14,6 +14,7 @@ from costmodel.specs import (
     with_hash,
 )
 from costmodel.stages import make_stages
+from costmodel.vocabulary import padded_model
 
 
 def build_plan(
@@ -26,7 +27,7 @@ def build_plan(
     recompute: RecomputeKind = "none",
     layers_per_stage: tuple[int, ...] | None = None,
 ) -> Plan:
-    """A hashed plan without an estimate.
+    """A hashed plan without an estimate; its model has the table that the runtime pads.
 
     Raises:
         InputError: when the layers do not fit the stages. Every other rule is runtimes/rules.py's.
@@ -40,7 +41,7 @@ def build_plan(
     )
     return with_hash(
         Plan(
-            model=model,
+            model=padded_model(model, runtime, parallel.tensor_parallel_size),
             cluster=cluster,
             training=training,
             runtime=RuntimeRef(name=runtime.name, version=runtime.version),

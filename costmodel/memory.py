@@ -40,6 +40,7 @@ from costmodel.specs import (
 from costmodel.stage_contents import RankContents, grid_contents, plan_contents
 from costmodel.state_memory import StateBytes, state_bytes
 from costmodel.torch_memory import torch_inputs, torch_rank_memory
+from costmodel.vocabulary import padded_models
 
 __all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", "plan_memory", "state_bytes"]
 
@@ -88,14 +89,24 @@ def grid_peak_bytes(
     Returns:
         Bytes, float64 [rows].
     """
+    peaks = np.zeros(len(grid), dtype=np.int64)
+    for padded, rows in padded_models(model, runtime, grid):
+        part = grid if rows is None else grid.take(rows)
+        peaks[slice(None) if rows is None else rows] = _grid_peaks(padded, cluster.device, training, runtime, part)
+    return _device(_reserved(peaks, runtime, cluster.device), runtime, cluster.device).astype(np.float64)
+
+
+def _grid_peaks(
+    model: ModelSpec, device: DeviceSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+) -> Column:
+    """Largest peak with its pools over the pipeline ranks of every row."""
     inputs_of, rank_memory = _memory_model(runtime)
-    inputs = inputs_of(model, training, runtime, cluster.device, grid)
+    inputs = inputs_of(model, training, runtime, device, grid)
     peaks = []
     for contents in grid_contents(model, grid):
         memory = rank_memory(inputs, contents)
         peaks.append(reduce(np.maximum, (total(terms) for terms in memory.phases.values())) + memory.pooled)
-    reserved = _reserved(reduce(np.maximum, peaks), runtime, cluster.device)
-    return _device(reserved, runtime, cluster.device).astype(np.float64)
+    return reduce(np.maximum, peaks)
 
 
 def host_memory_bytes(plan: Plan) -> int:

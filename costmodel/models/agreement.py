@@ -8,13 +8,14 @@ from costmodel.models.loader import build_model
 from costmodel.specs import InputError, ModelSpec
 from hardware_profiles.errors import show_value
 
-_FREE_FIELDS = {"name", "weights_path", "tokenizer_path", "hf_config", "vocab_size"}
+_FREE_FIELDS = {"name", "weights_path", "tokenizer_path", "hf_config", "vocab_size", "padded_vocab_size"}
 
 
 def check_agreement(model: ModelSpec) -> None:
     """Refuse a spec at odds with its ``hf_config``: the one is priced, the other is trained.
 
-    ``vocab_size`` may be smaller than the config's, which then is ``padded_vocab_size``.
+    ``vocab_size`` may be smaller than the config's, which then is ``padded_vocab_size``; that may be larger than the config's,
+    because runtimes pad it.
 
     Args:
         model: a spec that somebody changed by hand.
@@ -30,9 +31,14 @@ def check_agreement(model: ModelSpec) -> None:
             f"{path} is {show_value(found)}, but model.hf_config describes a model with {show_value(needed)}; make the "
             "plan again with the changed config.json as its --model"
         )
-    if model.vocab_size > model.padded_vocab_size:
+    if model.padded_vocab_size < described.padded_vocab_size:
         raise InputError(
-            f"model.vocab_size is {model.vocab_size}; needed at most padded_vocab_size {model.padded_vocab_size}"
+            f"model.padded_vocab_size is {model.padded_vocab_size}, but model.hf_config describes a model with "
+            f"{described.padded_vocab_size}; needed at least that"
+        )
+    if model.vocab_size > described.padded_vocab_size:
+        raise InputError(
+            f"model.vocab_size is {model.vocab_size}; needed at most the {described.padded_vocab_size} of model.hf_config"
         )
 
 

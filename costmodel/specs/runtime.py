@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from costmodel.specs.estimate import Evidence
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
@@ -53,8 +53,9 @@ class RuntimeProfile(Spec):
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
     those that refuse fewer micro-batches than pipeline stages. ``context_parallel_methods``: how it cuts
-    sequences, none when it does not. ``tied_pipelines``: whether a head may share its table with an embedding on another
-    pipeline stage. ``memory_model``: whose way to hold activations,
+    sequences, none when it does not. ``vocabulary_multiple``: rows of the embedding
+    table are a multiple of it for every tensor-parallel rank; None: as many as the vocabulary. ``tied_pipelines``: whether a
+    head may share its table with an embedding on another pipeline stage. ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
     says otherwise. ``error_band`` is the half-width of the 80% interval of step times on the architectures
@@ -99,3 +100,4 @@ class RuntimeProfile(Spec):
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
     context_parallel_methods: tuple[ContextParallelMethod, ...] = ()
     tied_pipelines: bool = True
+    vocabulary_multiple: PositiveInt | None = None

@@ -12,11 +12,10 @@ from meshwright.validation.run_rows import ModelFields
 _REQUIRED = ("n_layers", "hidden", "seq_len", "gated_mlp")
 _HEAD_DIM = 128
 _VOCABULARY = 51200
-_MEGATRON_ROWS = 128
 
 
-def build_model_spec(model: ModelFields, *, memory_model: str, tensor_parallel: int) -> ModelSpec:
-    """A llama-like model where the feed-forward is gated, else a GPT; the vocabulary padded as the runtime pads it.
+def build_model_spec(model: ModelFields) -> ModelSpec:
+    """A llama-like model where the feed-forward is gated, else a GPT; a plan of it pads the vocabulary as its runtime does.
 
     What a row leaves out: heads of 128, as many key-value heads as heads, a feed-forward of 4 x hidden (GPT only),
     51,200 tokens, embeddings tied in a GPT and untied in a llama.
@@ -35,9 +34,7 @@ def build_model_spec(model: ModelFields, *, memory_model: str, tensor_parallel: 
         spec = build_model(_config(model), name=model.name or "model")
     except InputError as error:
         raise UnsupportedRunError(str(error)) from error
-    rows = _MEGATRON_ROWS * tensor_parallel if memory_model == "megatron" else tensor_parallel
-    padded = -(-spec.vocab_size // rows) * rows
-    return _with_key_value_heads(spec.model_copy(update={"padded_vocab_size": padded}), model)
+    return _with_key_value_heads(spec, model)
 
 
 def _config(model: ModelFields) -> dict[str, JsonValue]:

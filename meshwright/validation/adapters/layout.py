@@ -13,6 +13,7 @@ from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check
 from costmodel.specs import InputError, ModelSpec, ParallelConfig, Plan, RuntimeProfile, TrainingSpec
 from costmodel.stages import split_by_cost
+from costmodel.vocabulary import padded_model
 from hardware_profiles.types import ClusterSpec
 from meshwright.validation.adapters import words
 from meshwright.validation.adapters.dimensions import build_model_spec
@@ -44,9 +45,7 @@ def adapt(row: RunRow) -> AdaptedRun:
     framework = framework_of(row)
     sizes = _sizes(row, framework, cluster)
     runtime = with_kernels(load_runtime(FRAMEWORKS[framework].profile), row)
-    model = build_model_spec(
-        row.model, memory_model=runtime.memory_model, tensor_parallel=sizes["tensor_parallel_size"]
-    )
+    model = padded_model(build_model_spec(row.model), runtime, sizes["tensor_parallel_size"])
     recompute = words.recompute_kind(row.parallel.recompute, framework)
     try:
         training = _training(row, framework, runtime, cluster)
