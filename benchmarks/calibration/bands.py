@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.calibration.cases import Case
 from benchmarks.calibration.constants import RUNTIMES, UNKNOWN, Vector
@@ -22,6 +23,7 @@ from benchmarks.calibration.unseen import known_mask
 LEVEL = 0.80
 _ENOUGH_ROWS = 5
 _FEW_ROWS = 3
+_ASSUMED = 0.30
 _PRIOR_ROWS = 5.0
 
 
@@ -40,7 +42,8 @@ def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict
     """The band of every runtime profile."""
     mask = known_mask(cases, known)
     everywhere = _quantile(folds)
-    transferred, foreign = _quantile(left_out[mask]), _quantile(left_out[~mask])
+    datasets = np.array([case.dataset for case in cases])
+    transferred, foreign = (_quantile(left_out[part], datasets[part]) for part in (mask, ~mask))
     names = np.array([case.runtime.name for case in cases])
     found = []
     for path in sorted(RUNTIMES.glob("*.yaml")):
@@ -55,8 +58,10 @@ def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict
             why = f"{count} published runs; 80% of runs of datasets not fitted, runtime known, lie within {value:.0%}"
         else:
             value = foreign
-            why = f"80% of runs of datasets and runtimes not fitted lie within {value:.0%}"
+            why = f"80% of runs of runtimes not fitted lie within {value:.0%}, every source counting once"
         used = Counter(case.plan.cluster.device.architecture for case in cases if case.runtime.name == path.stem)
+        if not used or path.stem == UNKNOWN:
+            used = Counter(case.plan.cluster.device.architecture for case in cases)
         measured_on = tuple(sorted(name for name, runs in used.items() if runs >= _FEW_ROWS))
         found.append(Band(path.stem, round(max(0.02, value), 3), why, round(transferred, 3), measured_on))
     return found
@@ -74,7 +79,19 @@ def write_bands(bands: Sequence[Band]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _quantile(residuals: Vector) -> float:
-    """The half-width that covers the level: of the larger ratio of predicted and measured, less 1."""
-    size = np.abs(residuals[~np.isnan(residuals)])
-    return float(np.expm1(np.quantile(size, LEVEL))) if len(size) else 0.30
+def _quantile(residuals: Vector, datasets: NDArray[np.str_] | None = None) -> float:
+    """The half-width that covers the level: of the larger ratio of predicted and measured, less 1.
+
+    With ``datasets`` every dataset counts as much as another, however many rows it has.
+    """
+    usable = ~np.isnan(residuals)
+    if not usable.any():
+        return _ASSUMED
+    size = np.abs(residuals[usable])
+    weights = np.ones(len(size))
+    if datasets is not None:
+        rows = Counter(datasets[usable])
+        weights = np.array([1.0 / rows[name] for name in datasets[usable]])
+    order = np.argsort(size)
+    covered = np.cumsum(weights[order]) / weights.sum()
+    return float(np.expm1(size[order][np.searchsorted(covered, LEVEL)]))
