@@ -152,7 +152,13 @@ def _training(row: RunRow, framework: str, runtime: RuntimeProfile, cluster: Clu
     content = {
         "global_batch_size": batch,
         "sequence_length": row.model.seq_len,
-        "precision": words.precision(row.parallel.dtype, framework, runtime, cluster.device),
+        "precision": words.precision(
+            row.parallel.dtype,
+            framework,
+            runtime,
+            cluster.device,
+            reduces_low=words.reduces_in_compute_format(row.parallel, framework),
+        ),
         "attention_implementation": words.attention_implementation(row.parallel.flash_attention, cluster.device),
     }
     return TrainingSpec.model_validate(content)

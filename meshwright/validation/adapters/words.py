@@ -65,7 +65,9 @@ def recompute_kind(word: str | None, framework: str) -> RecomputeKind:
     raise UnsupportedRunError(f"recompute {word!r} of {framework}; known: none, full, selective (core attention)")
 
 
-def precision(word: str | None, framework: str, runtime: RuntimeProfile, device: DeviceSpec) -> PrecisionSpec:
+def precision(
+    word: str | None, framework: str, runtime: RuntimeProfile, device: DeviceSpec, *, reduces_low: bool = False
+) -> PrecisionSpec:
     """The number formats; unsaid, bf16 where the device has it, else fp16. In fp8 the others are those of bf16.
 
     Raises:
@@ -79,7 +81,13 @@ def precision(word: str | None, framework: str, runtime: RuntimeProfile, device:
     found = _PRECISIONS.get(word.casefold())
     if found is None:
         raise UnsupportedRunError(f"dtype {word!r}; known: {', '.join((*_PRECISIONS, *_FP8_RECIPES))}")
-    return runtime.precisions[found]
+    low = f"{found}-reduce"
+    return runtime.precisions[low if reduces_low and low in runtime.precisions else found]
+
+
+def reduces_in_compute_format(parallel: ParallelFields, framework: str) -> bool:
+    """Whether gradients are sent in the compute format: plain FSDP's usual mixed precision, and Composer's PURE mode."""
+    return framework == "fsdp" or (parallel.extra or {}).get("composer_fsdp_mp_mode") == "PURE"
 
 
 def context_parallel_method(framework: str, size: int) -> ContextParallelMethod | None:
