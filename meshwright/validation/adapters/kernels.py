@@ -7,7 +7,13 @@ from typing import Any
 from costmodel.specs import KernelFusion, RuntimeProfile
 from meshwright.validation.run_rows import RunRow
 
-_OVERLAPS = ("reduce_overlap", "pipeline_reduce_overlap", "gather_overlap", "tensor_parallel_backward_overlap")
+_OVERLAPS = (
+    "reduce_overlap",
+    "pipeline_reduce_overlap",
+    "gather_overlap",
+    "tensor_parallel_forward_overlap",
+    "tensor_parallel_backward_overlap",
+)
 _COMPILED = ("torchtitan",)
 """Runtimes whose kernels are fused by torch.compile alone; the others bring their own."""
 

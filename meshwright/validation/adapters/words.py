@@ -23,6 +23,7 @@ _FP8_RECIPES: dict[str, Fp8Recipe | None] = {
     "fp8 rowwise": "rowwise",
     "fp8-sc": "blockwise",
     "fp8-mx": "mxfp8",
+    "mxfp8": "mxfp8",
     "fp8-alt-granularity": "mxfp8",
 }
 _FP8_OF_FRAMEWORK: dict[str, Fp8Recipe] = {"torchtitan": "current", "fsdp": "current"}
