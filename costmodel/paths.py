@@ -97,7 +97,7 @@ class Paths:
     def _skipped(self, chunks: int) -> tuple[Matrix, Matrix, Matrix]:
         """Seconds of the w_s forwards after the first and of the w_s backwards before the last, and w_s, all [n, p]."""
         p, m = self.num_ranks, self.micro_batches
-        per_round = np.array([[float(micro_batches_per_round(p, int(count)))] for count in m[:, 0]])
+        per_round = micro_batches_per_round(np.array([[p]]), m.astype(np.int64)).astype(np.float64)
         hops = np.arange(p - 1, -1, -1.0)[None, :]
         warmup = np.minimum(m * chunks - 1.0, (chunks - 1) * per_round + 2.0 * hops)
         forwards, backwards = np.zeros_like(warmup), np.zeros_like(warmup)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,12 +124,13 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     running = in_flight(grid, contents.rank)
     counts = [in_flight_of_chunk(grid, running, index) for index in range(len(chunks))]
     sizes = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in chunks]
-    kept = [_kept(inputs, chunk) for chunk in chunks]
+    modes = _layer_modes(inputs, chunks)
+    kept = [_kept(inputs, chunk, modes[id(chunk.recompute)]) for chunk in chunks]
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
     sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
     last = grid.num_model_chunks - 1
     head = reduce(np.maximum, (chunk.head for chunk in chunks))
-    layer, recomputed, backward = _widest_layer(inputs, chunks)
+    layer, recomputed, backward = _widest_layer(inputs, chunks, modes)
     return RankTotals(
         sizes=reduce(Sizes.__add__, (size.total for size in sizes)),
         layer_sizes=reduce(Sizes.__add__, (size.layers for size in sizes)),
@@ -150,6 +152,8 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
 
 def pick(index: Column, columns: Sequence[Column]) -> Column:
     """Row by row, the column that ``index`` names."""
+    if len(index) and (index == index[0]).all():
+        return np.broadcast_to(columns[int(index[0])], index.shape)
     stacked = np.stack(np.broadcast_arrays(*columns))
     return np.asarray(stacked[index, np.arange(stacked.shape[1])])
 
@@ -168,26 +172,38 @@ def largest(instants: Sequence[Terms]) -> Terms:
     return {name: pick(winner, [terms.get(name, zero) for terms in instants]) for name in names}
 
 
-def _kept(inputs: Inputs, chunk: Chunk) -> Column:
+class _LayerMode(NamedTuple):
+    """What one layer keeps under its recomputation, what its backward makes again, and its gradients."""
+
+    kept: Column
+    recomputed: Column
+    backward: Column
+
+
+def _layer_modes(inputs: Inputs, chunks: Sequence[Chunk]) -> dict[int, list[_LayerMode]]:
+    """Of every kind of layer, by the identity of the recompute column, which the chunks of a grid share."""
+    columns = {id(chunk.recompute): chunk.recompute for chunk in chunks}
+    return {
+        key: [_LayerMode(layer.kept_under(kind), *layer.working_set(kind)) for layer in inputs.layers]
+        for key, kind in columns.items()
+    }
+
+
+def _kept(inputs: Inputs, chunk: Chunk, modes: Sequence[_LayerMode]) -> Column:
     """A_c of equation (1)."""
-    layers = (
-        layer.kept_under(chunk.recompute) * count for layer, count in zip(inputs.layers, chunk.layers, strict=True)
-    )
+    layers = (mode.kept * count for mode, count in zip(modes, chunk.layers, strict=True))
     return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunk.head
 
 
-def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk]) -> tuple[Column, Column, Column]:
+def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk], modes: dict[int, list[_LayerMode]]) -> _LayerMode:
     """Kept, recomputed and backward bytes, each the largest over the layers of the rank."""
     zero = np.zeros(len(inputs.grid), dtype=np.int64)
-    kept, recomputed, backward = zero, zero, zero
+    widest = _LayerMode(zero, zero, zero)
     for chunk in chunks:
-        for layer, count in zip(inputs.layers, chunk.layers, strict=True):
+        for mode, count in zip(modes[id(chunk.recompute)], chunk.layers, strict=True):
             present = count > 0
-            again, gradients = layer.working_set(chunk.recompute)
-            kept = np.maximum(kept, layer.kept_under(chunk.recompute) * present)
-            recomputed = np.maximum(recomputed, again * present)
-            backward = np.maximum(backward, gradients * present)
-    return kept, recomputed, backward
+            widest = _LayerMode(*(np.maximum(most, one * present) for most, one in zip(widest, mode, strict=True)))
+    return widest
 
 
 def _pick_sizes(chunks: Sequence[ChunkSizes], index: Column) -> ChunkSizes:

@@ -74,8 +74,9 @@ def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
         ranks = [np.zeros_like(size), np.minimum(1, last), last]
     else:
         ranks = [np.minimum(rank, last) for rank in range(int(size.max(initial=1)))]
-    for rank in ranks:
-        yield even_contents(model, grid, rank)
+    for index, rank in enumerate(ranks):
+        if not any(np.array_equal(rank, earlier) for earlier in ranks[:index]):
+            yield even_contents(model, grid, rank)
 
 
 def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:

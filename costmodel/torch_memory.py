@@ -37,7 +37,7 @@ alive when was followed operation by operation; tests/costmodel/test_memory_torc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     return RankMemory(phases, pooled if has_pools else np.zeros_like(pooled))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Rank:
     """One pipeline rank per row, with the equations of the module."""
 
@@ -116,20 +116,20 @@ class _Rank:
     def grid(self) -> Grid:
         return self.inputs.grid
 
-    @property
+    @cached_property
     def pipeline(self) -> Column:
         return np.asarray(self.grid.pipeline_parallel_size > 1, dtype=np.int64)
 
-    @property
+    @cached_property
     def wrapped(self) -> Column:
         return is_wrapped(self.grid, self.inputs.training).astype(np.int64)
 
-    @property
+    @cached_property
     def reduced_each(self) -> Column:
         """1 where every micro-batch reduces its gradients."""
         return reduces_every_micro_batch(self.grid).astype(np.int64)
 
-    @property
+    @cached_property
     def alone(self) -> NDArray[np.bool_]:
         """Where a chunk's backward is over before another chunk's has begun."""
         rounds = self.grid.num_micro_batches // grid_micro_batches_per_round(self.grid)
@@ -141,7 +141,7 @@ class _Rank:
         moments = optimizer.num_moments * self.inputs.bytes_of("state") * sizes.own
         return moments + ADAM_STEP_BYTES * sizes.tensors * (optimizer.name == "adamw")
 
-    @property
+    @cached_property
     def shards(self) -> Column:
         """Reduced gradients."""
         return self.totals.sizes.padded * self.inputs.bytes_of("gradient")
@@ -151,7 +151,7 @@ class _Rank:
         """Gradients in the optimizer step."""
         return np.where(self.wrapped == 1, self.shards, self.unreduced)
 
-    @property
+    @cached_property
     def unreduced(self) -> Column:
         return self.totals.sizes.local * self.inputs.bytes_of("reduce")
 
@@ -161,7 +161,7 @@ class _Rank:
         held = np.where(self.reduced_each == 1, shards, sizes.local * self.inputs.bytes_of("reduce"))
         return held * self.totals.earlier
 
-    @property
+    @cached_property
     def earlier_gradients(self) -> Column:
         """Gradients of all chunks from earlier micro-batches."""
         everything, last = self.accumulated(self.totals.sizes), self.accumulated(self.totals.last.total)
@@ -173,7 +173,7 @@ class _Rank:
         fresh = 1 - self.totals.earlier * (1 - self.reduced_each) * in_place
         return sizes.local * self.inputs.bytes_of("compute") * fresh
 
-    @property
+    @cached_property
     def head_side(self) -> Sizes:
         return self.totals.last.head_side + self.totals.last.tied
 
@@ -183,18 +183,19 @@ class _Rank:
         reduced = sizes.padded * self.inputs.bytes_of("gradient")
         return np.where(whole, sizes.local * self.inputs.bytes_of("reduce"), reduced)
 
-    @property
+    @cached_property
     def boundary(self) -> Column:
         """Bytes of one micro-batch's hidden states between stages."""
         tokens = Tokens.of(self.inputs.training, self.grid).between
         return tokens * self.inputs.model.hidden_size * self.inputs.bytes_of("compute")
 
-    @property
+    @cached_property
     def receive_buffers(self) -> Column:
         """Equation (9) without the outputs in flight."""
         tensors = (self.totals.received + self.totals.sent) * self.grid.num_micro_batches
         return self.pipeline * tensors * self.boundary
 
+    @cached_property
     def pipeline_buffers(self) -> Column:
         """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") >= 4
@@ -204,21 +205,24 @@ class _Rank:
         tensors += np.maximum(totals.received * self.grid.num_micro_batches - totals.received_in_flight, 0)
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
-    @property
+    @cached_property
     def reshards(self) -> NDArray[np.bool_]:
         """Where layers are freed after their forward: ZeRO 3 with one chunk, unless hpZ keeps them whole."""
         kept = self.grid.hierarchical_partition_size == 1
         return np.asarray((self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept)
 
-    def gathered(self, *, last_micro_batch_ends: bool = False) -> Column:
-        """Equation (6)."""
+    @cached_property
+    def gathered(self) -> Column:
+        """Equation (6), at (1) to (3)."""
+        return self._gathered(2, self.reshards)
+
+    def _gathered(self, layers: int, resharded: NDArray[np.bool_]) -> Column:
         last = self.totals.last
-        layers = 1 if last_micro_batch_ends else 2
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
-        resharded = self.pipeline == 0 if last_micro_batch_ends else self.reshards
         elements = np.where(resharded, some, self.totals.sizes.gathered)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
+    @cached_property
     def second_shards(self) -> Column:
         """Equation (7)."""
         size = self.grid.hierarchical_partition_size
@@ -237,9 +241,9 @@ class _Rank:
             "gradients": self.earlier_gradients,
             "activations": self.totals.in_flight,
             "logits": self.totals.logits,
-            "gathered_parameters": self.gathered(),
-            "hierarchical_shards": self.second_shards(),
-            "pipeline_buffers": self.pipeline_buffers(),
+            "gathered_parameters": self.gathered,
+            "hierarchical_shards": self.second_shards,
+            "pipeline_buffers": self.pipeline_buffers,
         }
 
     def first_backward(self) -> Terms:
@@ -249,9 +253,9 @@ class _Rank:
             "activations": self.totals.in_flight - self.totals.head_kept,
             "recompute_working_set": self.totals.recomputed,
             "backward_working_set": self.totals.backward,
-            "gathered_parameters": self.gathered(),
-            "hierarchical_shards": self.second_shards(),
-            "pipeline_buffers": self.pipeline_buffers(),
+            "gathered_parameters": self.gathered,
+            "hierarchical_shards": self.second_shards,
+            "pipeline_buffers": self.pipeline_buffers,
         }
 
     def first_reduction(self) -> Terms:
@@ -262,10 +266,10 @@ class _Rank:
         return {
             "gradients": self.earlier_gradients + self.forming(self.head_side) + layer,
             "activations": self.totals.in_flight - self.totals.head_kept - self.totals.layer,
-            "gathered_parameters": self.gathered(),
-            "hierarchical_shards": self.second_shards(),
+            "gathered_parameters": self.gathered,
+            "hierarchical_shards": self.second_shards,
             "communication_buffers": self.scatter(last.last_layer) * (1 - self.pipeline),
-            "pipeline_buffers": self.pipeline_buffers(),
+            "pipeline_buffers": self.pipeline_buffers,
         }
 
     def last_backward(self) -> Terms:
@@ -278,9 +282,9 @@ class _Rank:
             "activations": totals.in_flight - totals.micro_batch + totals.layer,
             "recompute_working_set": totals.recomputed,
             "backward_working_set": totals.backward,
-            "gathered_parameters": self.gathered(last_micro_batch_ends=True),
+            "gathered_parameters": self._gathered(1, self.pipeline == 0),
             "communication_buffers": self.scatter(last.last_layer) * (1 - self.pipeline),
-            "pipeline_buffers": self.pipeline_buffers(),
+            "pipeline_buffers": self.pipeline_buffers,
         }
 
     def last_reduction(self) -> Terms:

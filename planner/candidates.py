@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from planner.space import Space
 from planner.summary import summarize_parallel
 
 GIB = 2**30
+BLOCK_ROWS = 1 << 13
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -57,20 +58,26 @@ def device_bytes(context: RuleContext, grid: Grid) -> Column:
     """Bytes that the fullest device of every row needs: tensors, allocator waste, contexts and communicators.
 
     Stated stages are priced plan by plan, since a grid splits its layers evenly. Otherwise rows with equally many
-    chunks are priced together: every row of a grid costs as much as the one with the most chunks.
+    chunks are priced together, because every row of a grid costs as much as the one with the most chunks, and those
+    without a pipeline apart, because they have one rank.
     """
     if context.layers_per_stage is None:
         needed = np.zeros(len(grid))
-        for chunks in np.unique(grid.num_model_chunks):
-            rows = grid.num_model_chunks == chunks
-            needed[rows] = grid_peak_bytes(
-                context.model, context.cluster, context.training, context.runtime, grid.take(rows)
-            )
+        inputs = (context.model, context.cluster, context.training, context.runtime)
+        for rows in _blocks(grid.num_model_chunks * 2 + (grid.pipeline_parallel_size > 1)):
+            needed[rows] = grid_peak_bytes(*inputs, grid.take(rows))
         return needed
     plans = [row_plan(context, grid, row) for row in range(len(grid))]
     device = context.cluster.device
     peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
     return np.array(peaks, dtype=np.float64)
+
+
+def _blocks(kind: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Row numbers by kind, at most `BLOCK_ROWS` at a time: what is computed from a block stays in the processor's cache."""
+    for value in np.unique(kind):
+        rows = np.flatnonzero(kind == value)
+        yield from np.array_split(rows, -(-len(rows) // BLOCK_ROWS))
 
 
 def row_plan(context: RuleContext, grid: Grid, row: int) -> Plan:

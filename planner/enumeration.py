@@ -151,14 +151,17 @@ def _tensor_options(declared: Declared, cell: _Cell) -> list[Option]:
 
 def _cross(cell: _Cell, groups: Sequence[list[Option]]) -> dict[str, IntColumn]:
     """Every combination of one option per group, as columns."""
-    tables = [np.array(group, dtype=np.int64) for group in groups]
-    picks = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
-    data = np.concatenate([table[pick] for table, pick in zip(tables, picks, strict=True)], axis=1)
-    columns = {name: data[:, index] for index, name in enumerate(_COLUMNS)}
-    columns["tensor_parallel_size"] = np.full(len(data), cell.tensor, dtype=np.int64)
-    columns["pipeline_parallel_size"] = np.full(len(data), cell.pipeline, dtype=np.int64)
-    columns["context_parallel_size"] = np.ones(len(data), dtype=np.int64)
-    columns["context_parallel_method"] = np.zeros(len(data), dtype=np.int64)
+    shape = [len(group) for group in groups]
+    values = []
+    for axis, group in enumerate(groups):
+        along = [-1 if other == axis else 1 for other in range(len(shape))]
+        table = np.array(group, dtype=np.int64).T
+        values += [np.broadcast_to(column.reshape(along), shape).ravel() for column in table]
+    columns, rows = dict(zip(_COLUMNS, values, strict=True)), len(values[0])
+    columns["tensor_parallel_size"] = np.full(rows, cell.tensor, dtype=np.int64)
+    columns["pipeline_parallel_size"] = np.full(rows, cell.pipeline, dtype=np.int64)
+    columns["context_parallel_size"] = np.ones(rows, dtype=np.int64)
+    columns["context_parallel_method"] = np.zeros(rows, dtype=np.int64)
     return columns
 
 

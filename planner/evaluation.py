@@ -68,21 +68,11 @@ class Search:
     budget: int
     lower: Column = field(init=False)
     exact: Mask = field(init=False)
-    topology: Index = field(init=False)
-    nodes: Index = field(init=False)
-    order: Index = field(init=False)
     plans: dict[int, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        grid = self.candidates.grid
         self.lower = self.candidates.bounds.copy()
-        self.exact = np.zeros(len(grid), dtype=bool)
-        shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
-        self.topology = group_rows(shape)
-        stages = grid.pipeline_parallel_size * grid.num_model_chunks
-        self.nodes = np.where(grid.pipeline_parallel_size > 1, 2 * stages * grid.num_micro_batches, 0)
-        self.order = np.empty(len(grid), dtype=np.int64)
-        self.order[np.lexsort(complexity_columns(grid)[::-1])] = np.arange(len(grid))
+        self.exact = np.zeros(len(self.lower), dtype=bool)
 
     def fastest(self, rows: Mask | Index | None = None, *, budget: int | None = None) -> int | None:
         """The row with the smallest exact step time among some rows; None when none of them fits.
@@ -104,10 +94,10 @@ class Search:
             if not len(open_rows):
                 return self._simplest(known)
             head = open_rows[np.argmin(self.lower[open_rows])]
-            cost = int(self.nodes[head])
+            cost = self._nodes(int(head))
             if cost > spare and len(known):
                 return self._simplest(known)
-            self.refine(open_rows[self.topology[open_rows] == self.topology[head]])
+            self.refine(open_rows[self._same_topology(open_rows, int(head))])
             spare -= cost
             self.budget -= cost
         return None
@@ -141,10 +131,26 @@ class Search:
         upper = self.lower[self.best()]
         return np.flatnonzero(self.candidates.fits & ~self.exact & (self.lower < upper))
 
+    def complexity(self, rows: Index) -> list[Index]:
+        """`complexity_columns` of some rows, the most important last as `np.lexsort` wants it."""
+        return complexity_columns(self.candidates.grid.take(rows))[::-1]
+
     def _simplest(self, known: Index) -> int:
         smallest = self.lower[known].min()
         equal = known[self.lower[known] == smallest]
-        return int(equal[np.argmin(self.order[equal])])
+        return int(equal[np.lexsort(self.complexity(equal))[0]])
+
+    def _nodes(self, row: int) -> int:
+        """Nodes of the graph of one row's topology."""
+        grid = self.candidates.grid
+        stages = int(grid.pipeline_parallel_size[row] * grid.num_model_chunks[row])
+        return 2 * stages * int(grid.num_micro_batches[row]) if grid.pipeline_parallel_size[row] > 1 else 0
+
+    def _same_topology(self, rows: Index, head: int) -> Mask:
+        """Which rows share the graph of ``head``."""
+        grid = self.candidates.grid
+        shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+        return np.asarray(np.logical_and.reduce([column[rows] == column[head] for column in shape]))
 
 
 def group_rows(columns: Sequence[Index]) -> Index:
@@ -175,6 +181,6 @@ def layouts(grid: Grid) -> Index:
 def fastest_by_layout(found: Search) -> list[int]:
     """The fastest exactly known row of every layout, fastest layout first."""
     known = np.flatnonzero(found.exact)
-    known = known[np.lexsort((found.order[known], found.lower[known]))]
+    known = known[np.lexsort((*found.complexity(known), found.lower[known]))]
     _, first = np.unique(layouts(found.candidates.grid.take(known)), return_index=True)
     return [int(known[position]) for position in sorted(first)]

@@ -113,5 +113,6 @@ def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
     """Layouts that the model's own error cannot tell from the best, simplest first."""
     fastest = found.lower[ranking[0]]
     limit = fastest * (1 + error_band(found.candidates.context.runtime, found.candidates.context.cluster.device))
-    close = sorted((row for row in ranking[1:] if found.lower[row] <= limit), key=lambda row: found.order[row])
+    close = np.array([row for row in ranking[1:] if found.lower[row] <= limit], dtype=np.int64)
+    close = close[np.lexsort(found.complexity(close))]
     return tuple(f"{found.candidates.summary(row)}: {found.lower[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])
