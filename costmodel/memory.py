@@ -9,7 +9,8 @@
 
 A ``cpu`` device has neither a caching allocator nor a context: (3) and (4) equal (2).
 
-The formulas live in torch_memory.py and megatron_memory.py, written once over columns; a plan is a grid of one row.
+The formulas live in torch_memory.py, megatron_memory.py and deepspeed_memory.py, written once over columns; a plan is a grid
+of one row.
 state_memory.py gives parameters, gradients and optimizer state exactly for every rank.
 """
 
@@ -21,6 +22,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.deepspeed_memory import deepspeed_inputs, deepspeed_rank_memory
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
 from costmodel.rank_totals import Inputs, RankMemory, total
 from costmodel.runtimes.grid import Grid
@@ -50,6 +52,7 @@ MemoryOf = Callable[[Inputs, RankContents], RankMemory]
 _MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
     "torch": (torch_inputs, torch_rank_memory),
     "megatron": (megatron_inputs, megatron_rank_memory),
+    "deepspeed": (deepspeed_inputs, deepspeed_rank_memory),
 }
 
 

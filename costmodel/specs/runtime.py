@@ -67,7 +67,7 @@ class RuntimeProfile(Spec):
 
     name: str
     version: str
-    memory_model: Literal["torch", "megatron"]
+    memory_model: Literal["torch", "megatron", "deepspeed"]
     kernel_fusion: KernelFusion
     flash_attention_version: Literal[1, 2, 3]
     unfused_softmax: Literal["fused", "eager"]

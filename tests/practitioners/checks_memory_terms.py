@@ -38,14 +38,15 @@ def what_shrinks_with_data_parallel_devices() -> None:
     assert four.peak_memory_bytes.device > 13 * GB
 
 
-# Parameter, gradient and optimizer bytes of one parameter without sharding: ZeRO's 2 + 2 + 12 (arXiv 1910.02054) with the
-# gradient in fp32 as Megatron keeps it in bf16, and without a second copy of the parameters in fp32 training.
+# Parameter, gradient and optimizer bytes of one parameter without sharding: ZeRO's 2 + 2 + 12 (arXiv 1910.02054) under
+# DeepSpeed, whose optimizer has a copy in fp32 training too; the gradient in fp32 as Megatron keeps it in bf16.
 BYTES_OF_ADAMW = {
     ("megatron", "bf16"): (2, 4, 12),
     ("megatron", "fp32"): (4, 4, 8),
     ("torch", "bf16"): (4, 4, 8),
     ("torch", "fp32"): (4, 4, 8),
-    ("deepspeed", "fp32"): (4, 4, 8),
+    ("deepspeed", "bf16"): (2, 2, 12),
+    ("deepspeed", "fp32"): (4, 4, 12),
 }
 
 
@@ -67,10 +68,8 @@ def byte_table_of_every_stage() -> None:
             held = {term.name: term.bytes for term in result.memory[0].terms if term.phase == "optimizer"}
             shards = {
                 "optimizer_state": devices if stage >= 1 else 1,
-                # FSDP2 and DeepSpeed's flat groups keep their fp32 parameters, the master copy, sharded from stage 1 on.
-                "parameters": devices
-                if stage >= (1 if runtime.sharding == "fsdp2" or name == "deepspeed" else 3)
-                else 1,
+                # FSDP2 keeps its fp32 parameters, the master copy, sharded from stage 1 on.
+                "parameters": devices if stage >= (1 if runtime.sharding == "fsdp2" else 3) else 1,
             }
             assert held["optimizer_state"] == pytest.approx(state * elements / shards["optimizer_state"], rel=2e-3)
             assert held["parameters"] == pytest.approx(parameter * elements / shards["parameters"], rel=2e-3)
