@@ -41,7 +41,13 @@ GlobalBatchSize = Annotated[int, _GLOBAL_BATCH_SIZE]
 OptionalGlobalBatchSize = Annotated[int | None, _GLOBAL_BATCH_SIZE]
 SequenceLength = Annotated[int, _SEQUENCE_LENGTH]
 OptionalSequenceLength = Annotated[int | None, _SEQUENCE_LENGTH]
-Runtime = Annotated[str, text("--runtime", "Training framework: torch (our own executor), megatron, nemo, torchtitan, deepspeed, ...; a wrong name lists all.")]
+Runtime = Annotated[
+    str,
+    text(
+        "--runtime",
+        "Training framework: torch (our own executor), megatron, nemo, torchtitan, deepspeed, ...; a wrong name lists all.",
+    ),
+]
 Precision = Annotated[
     str | None,
     text("--precision", "bf16, fp16, fp32, fp64 or fp8. Default: bf16 where the device has it, fp32 on a cpu."),
