@@ -22,7 +22,7 @@ as (4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from costmodel.compute import Column
 from costmodel.specs import ClusterSpec, LevelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Group:
     """Groups as columns: rates of the ring and of an all-to-all, one-way latencies, index of the slowest level spanned."""
 
@@ -42,7 +42,7 @@ class Group:
     level: Column
     gloo: bool
 
-    @property
+    @cached_property
     def fraction(self) -> Column:
         """(n - 1)/n."""
         return (self.size - 1.0) / self.size
@@ -96,6 +96,8 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
 
     A group that does not fit evenly into a unit is priced at its least favourable position.
     """
+    if (size == 1).all():
+        return _alone(net, size)
     extent = (size * stride).astype(np.int64)
     rate = np.full(size.shape, np.inf)
     level = np.zeros(size.shape)
@@ -128,6 +130,20 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
         ring_latency_seconds=ring,
         tree_latency_seconds=tree,
         level=level,
+        gloo=net.gloo,
+    )
+
+
+def _alone(net: Network, size: Column) -> Group:
+    """Groups of one member, which send nothing."""
+    never, at_once = np.full(size.shape, np.inf), np.zeros(size.shape)
+    return Group(
+        size=size,
+        bytes_per_second=never,
+        exchange_bytes_per_second=never,
+        ring_latency_seconds=at_once,
+        tree_latency_seconds=at_once,
+        level=at_once,
         gloo=net.gloo,
     )
 

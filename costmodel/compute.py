@@ -14,6 +14,7 @@ reaches half of ``max_fraction`` at F_half FLOP. All functions work on columns (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,5 +186,5 @@ def smooth_maximum(first: Column, second: Column, sharpness: float) -> Column:
 def _misalignment(ceiling: Roofline, slowdown: float, *sizes: Column | np.float64) -> Column | float:
     if not ceiling.needs_alignment:
         return 1.0
-    aligned = np.logical_and.reduce([np.mod(size, ALIGNMENT_ELEMENTS) == 0 for size in sizes])
+    aligned = reduce(np.logical_and, (size % ALIGNMENT_ELEMENTS == 0 for size in sizes))
     return np.where(aligned, 1.0, slowdown)

@@ -19,7 +19,7 @@ attention/dot_product_attention/context_parallel.py (messages and buffers), Mega
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class ContextBytes:
     exchanged: Column
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ContextTimes:
     """Seconds of one layer and micro-batch in each direction."""
 
@@ -88,6 +88,8 @@ def context_seconds(
         forward_attention: A forward, a column.
         backward_attention: A backward, a column.
     """
+    if (members.size == 1).all():
+        return ContextTimes(*(np.zeros(members.size.shape) for _ in fields(ContextTimes)))
     ring = _ring_seconds(members, sent.keys), _ring_seconds(members, 2.0 * sent.keys)
     hidden = [
         np.minimum(seconds, RING_OVERLAP * asynchronous * attention * members.fraction) * (batch.context_method == RING)

@@ -24,7 +24,7 @@ A backward multiplies twice for every forward product (input and weight gradient
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from costmodel.specs import BYTES_PER_ELEMENT, AttentionSpec, LayerGroup, ModelS
 from costmodel.stack import Stack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """One micro-batch as a rank sees it, in columns; ``sequence_length`` is the same everywhere.
 
@@ -56,12 +56,12 @@ class MicroBatch:
     context_method: NDArray[np.int64] | int = 0
     weight_casts: Column | float = 1.0
 
-    @property
+    @cached_property
     def tokens(self) -> Column:
         """T."""
         return self.sequences * float(self.sequence_length) / self.context_parallel
 
-    @property
+    @cached_property
     def shard_tokens(self) -> Column:
         """T': tokens outside the tensor-parallel blocks."""
         return self.tokens / np.where(self.sequence_parallel > 0, self.tensor_parallel, 1.0)
@@ -112,14 +112,16 @@ def layer_passes(
     ``stream`` of the backward excludes separate gradient accumulation, see `accumulation_seconds`.
     """
     pairs = projections(model, group, batch.tensor_parallel, fused=fuses_projections(model, stack))
-    products_of = partial(product_passes, training, ceiling=ceiling.of_projections, stack=stack)
-    costs = [products_of(rows=batch.tokens, sizes=pair) for pair in pairs]
-    products, products_backward, flops = (np.sum(column, axis=0) for column in zip(*costs, strict=True))
+    inner, outer = (np.stack(column) for column in zip(*pairs, strict=True))
+    costs = product_passes(
+        training, rows=batch.tokens, sizes=(inner, outer), ceiling=ceiling.of_projections, stack=stack
+    )
+    products, products_backward, flops = (column.sum(axis=0) for column in costs)
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
     moved, moved_backward = _moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
     casts, casts_backward = _cast_bytes(training, pairs, batch)
     moved, moved_backward = moved + casts, moved_backward + casts_backward
-    again, _, flops_again = (np.sum(column, axis=0) for column in zip(*costs[1::2], strict=True))
+    again, _, flops_again = (column[1::2].sum(axis=0) for column in costs)
     policy = PassCost(matmul=again, attention=0.0 * again, stream=stream_seconds(ceiling, moved), flops=flops_again)
     forward = PassCost(
         matmul=products,
@@ -139,12 +141,14 @@ def layer_passes(
 def product_passes(
     training: TrainingSpec, *, rows: Column, sizes: tuple[Column, Column], ceiling: Roofline, stack: Stack
 ) -> tuple[Column, Column, Column]:
-    """Seconds of one product forward, of its two products backward, and its forward FLOP."""
+    """Seconds of one product forward, of its two products backward, and its forward FLOP; sizes may stack products."""
     inner, outer = sizes
-    product = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer)
+    product, flops = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer), 2.0 * rows * inner * outer
+    if not stack.fused_accumulation:
+        return product, product + product, flops
     accumulated = 2.0 * BYTES_PER_ELEMENT[training.precision.gradient] * inner * outer * stack.fused_accumulation
     weight_gradient = matmul_seconds(ceiling, rows=rows, inner=inner, outer=outer, extra_bytes=accumulated)
-    return product, product + weight_gradient, 2.0 * rows * inner * outer
+    return product, product + weight_gradient, flops
 
 
 def _cast_bytes(

@@ -25,10 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
-from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
 from costmodel.specs import BYTES_PER_ELEMENT
-from costmodel.tables import group_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,7 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
 def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix]:
     """Seconds of a gather, a gather before a backward, a reduction and one over the replicas [n, V], (1) to (3)."""
     groups, stack = data_groups(setting), setting.stack
-    calls = setting.contents.calls * (1.0 + stack.gathers_per_tensor * (_tensors_per_layer(setting) - 1.0))
+    calls = setting.contents.calls * (1.0 + stack.gathers_per_tensor * (setting.table.layer_tensors.mean() - 1.0))
     precision = setting.problem.training.precision
     gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
@@ -117,11 +115,6 @@ def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, 
     again = np.where(setting.grid.hierarchical_partition_size[:, None] > 0, inside, gather)
     reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls) * stack.gradient_volume
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
-
-
-def _tensors_per_layer(setting: Setting) -> float:
-    model = setting.problem.model
-    return float(np.mean([len(layer_tensors(model, start)) for start in group_starts(model)]))
 
 
 def _broadcasts(setting: Setting) -> Matrix:

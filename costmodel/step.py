@@ -20,11 +20,10 @@ import numpy as np
 
 from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds, group
 from costmodel.compute import Column, smooth_maximum, stream_seconds
-from costmodel.models.parameters import layer_tensors
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
 from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
-from costmodel.tables import GATHER, GRADIENT, MESSAGE, Cube, group_starts
+from costmodel.tables import GATHER, GRADIENT, MESSAGE, Cube
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +192,12 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     shards = np.where(setting.grid.zero_stage > 0, setting.grid.shard_group_size, 1)[:, None]
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
     device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
-    model, stack, often = setting.problem.model, setting.stack, setting.often
-    tensors = np.array([len(layer_tensors(model, start)) for start in group_starts(model)], dtype=np.float64)
+    stack, often = setting.stack, setting.often
     layers = setting.contents.layers.sum(axis=3)
     once = (often.first_gather + often.last_reduce + often.replicas)[:, None]
-    operations = stack.optimizer_operations * (layers @ tensors) + stack.collective_operations * once * layers.sum(
-        axis=2
-    )
+    operations = stack.optimizer_operations * (
+        layers @ setting.table.layer_tensors
+    ) + stack.collective_operations * once * layers.sum(axis=2)
     host = (setting.per_rank(operations) + stack.step_operations) * stack.host_operations
     host = host * setting.ceiling.launch_seconds
     if setting.ceiling.asynchronous:

@@ -87,6 +87,7 @@ class PassTable:
     head: Cube  # [n, 2, P]
     head_flops: Cube  # [n, 2]
     head_parameters: Column  # [n], a tied table not included
+    layer_tensors: Column  # [G] parameter tensors of one layer
 
 
 def count_parameters(tensors: tuple[ParameterTensor, ...]) -> ParameterCount:
@@ -135,19 +136,25 @@ def pass_table(
     head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)
     head, head_flops = builder.head(model, head_count)
     return PassTable(
-        layer_forward=np.stack([layer.forward for layer in layers], axis=1),
-        layer_backward=np.stack([layer.backward for layer in layers], axis=1),
-        layer_backward_hidden=np.stack([layer.hidden for layer in layers], axis=1),
-        layer_context_hidden=np.stack([layer.context_hidden for layer in layers], axis=1),
-        layer_forward_flops=np.stack([layer.forward_flops for layer in layers], axis=1),
-        layer_backward_flops=np.stack([layer.backward_flops for layer in layers], axis=1),
-        layer_parameters=np.stack([layer.parameters for layer in layers], axis=1),
+        layer_forward=_beside([layer.forward for layer in layers]),
+        layer_backward=_beside([layer.backward for layer in layers]),
+        layer_backward_hidden=_beside([layer.hidden for layer in layers]),
+        layer_context_hidden=_beside([layer.context_hidden for layer in layers]),
+        layer_forward_flops=_beside([layer.forward_flops for layer in layers]),
+        layer_backward_flops=_beside([layer.backward_flops for layer in layers]),
+        layer_parameters=_beside([layer.parameters for layer in layers]),
         embedding=builder.embedding(model, embedding_count),
         embedding_parameters=embedding_count,
         head=head,
         head_flops=head_flops,
         head_parameters=head_count,
+        layer_tensors=np.array([float(len(layer_tensors(model, start))) for start in group_starts(model)]),
     )
+
+
+def _beside(columns: list[Cube]) -> Cube:
+    """Stacked along the second axis; models have one kind of layer as a rule, which needs no copy."""
+    return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 class _Layer(NamedTuple):
@@ -190,8 +197,9 @@ class _Builder:
             "op_policy": self._parts(policy, gathers, forwards + wrapper).sum(axis=-1),
             "full": self._parts(forward, collectives, forwards + wrapper, context=context.forward).sum(axis=-1),
         }
-        kinds = np.repeat(backward_parts[:, None, :], len(RECOMPUTE_KINDS), axis=1)
-        kinds[:, :, RECOMPUTE] = np.stack([again[kind] for kind in RECOMPUTE_KINDS], axis=1)
+        kinds = backward_parts[:, None, :].repeat(len(RECOMPUTE_KINDS), axis=1)
+        for index, kind in enumerate(RECOMPUTE_KINDS):
+            kinds[:, index, RECOMPUTE] = again[kind]
         more = {
             "none": 0.0 * core.flops,
             "core_attention": core.flops,
