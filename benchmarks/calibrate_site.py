@@ -21,6 +21,7 @@ from costmodel.runtimes.loader import load_runtime
 from costmodel.site import apply_site
 from costmodel.specs import SiteProfile
 from meshwright.validation.adapters.errors import UnsupportedRunError
+from meshwright.validation.adapters.frameworks import FRAMEWORKS
 from meshwright.validation.adapters.kernels import with_kernels
 from meshwright.validation.adapters.layout import adapt
 from meshwright.validation.calibrate import calibrate_runs, predict_seconds
@@ -58,7 +59,7 @@ def load_sites(paths: Iterable[Path], *, unknown: bool = False) -> dict[Site, li
             run = adapt(row)
         except UnsupportedRunError:
             continue
-        runtime = with_kernels(load_runtime("unknown"), row) if unknown else run.runtime
+        runtime = with_kernels(load_runtime("unknown"), row, FRAMEWORKS["unknown"]) if unknown else run.runtime
         measured = MeasuredRun(
             id=row.id, where=line.where, plan=run.plan, runtime=runtime, seconds=seconds, allocated_bytes=None
         )

@@ -21,11 +21,13 @@ class Framework:
 
     Attributes:
         profile: the runtime profile that stands in for it.
+        megatron_layers: whether its published runs trained Megatron-LM's layers, with their fused kernels.
         sequence_parallel: whether it is on under tensor parallelism when a run does not say.
         zero_stage: the stage under data parallelism when a run does not say.
     """
 
     profile: str
+    megatron_layers: bool = False
     sequence_parallel: bool = False
     zero_stage: int = 0
 
@@ -41,7 +43,8 @@ FRAMEWORKS: dict[str, Framework] = {
     "megatron": Framework(profile="megatron"),
     "nemo": Framework(profile="nemo", sequence_parallel=True, zero_stage=1),
     "megatron-deepspeed": Framework(profile="megatron-deepspeed"),
-    "deepspeed": Framework(profile="deepspeed"),
+    "deepspeed": Framework(profile="deepspeed", megatron_layers=True),
+    "hf-deepspeed": Framework(profile="deepspeed"),
     "aleph": Framework(profile="aleph", zero_stage=1),
     "internevo": Framework(profile="internevo", zero_stage=1),
     "oneflow": Framework(profile="oneflow"),
@@ -54,7 +57,7 @@ BY_WORD = {
     "ds3d": "megatron-deepspeed",
     "ds3d-old": "megatron-deepspeed",
     "ds-zero3": "deepspeed",
-    "hf-ds-zero3": "deepspeed",
+    "hf-ds-zero3": "hf-deepspeed",
     "oneflow": "oneflow",
     "BMTrain": "bmtrain",
     "DeepSpeed+Megatron": "megatron-deepspeed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.specs import KernelFusion, RuntimeProfile
+from meshwright.validation.adapters.frameworks import Framework
 from meshwright.validation.run_rows import RunRow
 
 _OVERLAPS = (
@@ -28,11 +29,11 @@ _OVERLAP_SINCE = 2023
 """Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
 
 
-def with_kernels(runtime: RuntimeProfile, row: RunRow) -> RuntimeProfile:
+def with_kernels(runtime: RuntimeProfile, row: RunRow, framework: Framework) -> RuntimeProfile:
     """The profile with the kernels and the overlap that the run states."""
     word = row.parallel.flash_attention
     kernel = word.casefold() if isinstance(word, str) else ""
-    update: dict[str, Any] = {}
+    update: dict[str, Any] = {"kernel_fusion": "full", "unfused_softmax": "fused"} if framework.megatron_layers else {}
     if (fusion := _fusion(row, runtime, kernel)) is not None:
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:

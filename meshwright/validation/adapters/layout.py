@@ -44,7 +44,7 @@ def adapt(row: RunRow) -> AdaptedRun:
     _refuse_foreign(row)
     framework = framework_of(row)
     sizes = _sizes(row, framework, cluster)
-    runtime = with_kernels(load_runtime(FRAMEWORKS[framework].profile), row)
+    runtime = with_kernels(load_runtime(FRAMEWORKS[framework].profile), row, FRAMEWORKS[framework])
     model = padded_model(build_model_spec(row.model), runtime, sizes["tensor_parallel_size"])
     recompute = words.recompute_kind(row.parallel.recompute, framework)
     try:
