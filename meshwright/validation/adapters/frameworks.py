@@ -71,6 +71,7 @@ BY_SOURCE = {
     "jzhang38/TinyLlama": "fsdp",
     "NVIDIA-NeMo/Automodel": "fsdp",
     "NVIDIA-NeMo/Megatron-Bridge": "nemo",
+    "NVIDIA/Megatron-LM examples": "nemo",  # of 2025: the same core, Transformer Engine and overlaps as NeMo's recipes
     "Qi et al. 2401.10241": "megatron",
     "Llama Team 2407.21783": "fsdp",
     "PyTorch blog": "torchtitan",
