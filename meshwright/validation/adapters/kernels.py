@@ -8,13 +8,7 @@ from costmodel.specs import KernelFusion, RuntimeProfile
 from meshwright.validation.adapters.frameworks import Framework
 from meshwright.validation.run_rows import RunRow
 
-_OVERLAPS = (
-    "reduce_overlap",
-    "pipeline_reduce_overlap",
-    "gather_overlap",
-    "tensor_parallel_forward_overlap",
-    "tensor_parallel_backward_overlap",
-)
+_DATA = ("reduce_overlap", "pipeline_reduce_overlap", "gather_overlap")
 _COMPILED = ("torchtitan",)
 """Runtimes whose kernels are fused by torch.compile alone; the others bring their own."""
 
@@ -25,8 +19,11 @@ _ASYNC_TENSOR_PARALLEL = 0.7
 _COMPILED_LOSS_SINCE = 2025
 """torchtitan compiles its loss since 2025; before, "compiling loss function causes CUDA errors" (train.py of 2024)."""
 
-_OVERLAP_SINCE = 2023
+_DATA_OVERLAP_SINCE = 2023
 """Megatron-LM reduces gradients behind the backward (--overlap-grad-reduce) since its releases of 2023."""
+
+_TENSOR_OVERLAP_SINCE = 2022
+"""It gathers and reduces behind weight-gradient products since 2022 (arXiv 2205.05198, section 4.2.2)."""
 
 
 def with_kernels(runtime: RuntimeProfile, row: RunRow, framework: Framework) -> RuntimeProfile:
@@ -42,9 +39,9 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow, framework: Framework) -> 
         update["memory"] = runtime.memory.model_copy(update={"loss_bytes": None})
     if "torch" in kernel:
         update["unfused_softmax"] = "eager"
-    if _synchronous(row, runtime):
+    if without := _synchronous(row, runtime):
         constants = dict(runtime.constants)
-        constants |= {name: constants[name].model_copy(update={"value": 0.0}) for name in _OVERLAPS}
+        constants |= {name: constants[name].model_copy(update={"value": 0.0}) for name in without}
         update["constants"] = constants
     if (row.parallel.extra or {}).get("async_tp") is True:
         constants = dict(update.get("constants", runtime.constants))
@@ -69,8 +66,10 @@ def _flash_version(kernel: str) -> int:
     return 3 if "fa3" in kernel or "fa4" in kernel or "attention3" in kernel else 2
 
 
-def _synchronous(row: RunRow, runtime: RuntimeProfile) -> bool:
-    """Whether nothing hides behind computation: the run says so, or its Megatron-LM is older than the overlap."""
+def _synchronous(row: RunRow, runtime: RuntimeProfile) -> tuple[str, ...]:
+    """The overlaps that a run lacks: all where it says so, those that are younger than its Megatron-LM otherwise."""
     if (row.parallel.extra or {}).get("overlap") is False:
-        return True
-    return runtime.name == "megatron" and row.year is not None and row.year < _OVERLAP_SINCE
+        return (*_DATA, *_TENSOR)
+    if runtime.name != "megatron" or row.year is None or row.year >= _DATA_OVERLAP_SINCE:
+        return ()
+    return _DATA if row.year >= _TENSOR_OVERLAP_SINCE else (*_DATA, *_TENSOR)
