@@ -14,11 +14,11 @@ import numpy as np
 
 from costmodel.compute import Column
 from costmodel.paths import Paths
-from costmodel.pipeline import build_topology, longest_path
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.setting import Matrix, Problem, grid_contents, prepare
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stages import even_split
+from costmodel.steady_state import Shape, pipeline_ends
 from costmodel.step import StepTimes, step_times
 from costmodel.vocabulary import padded_models
 
@@ -106,21 +106,23 @@ def _of_one_model(
     return result
 
 
+def pipeline_shape(grid: Grid, row: int) -> Shape:
+    """The pipeline of one row."""
+    return Shape(
+        SCHEDULES[int(grid.pipeline_schedule[row])],
+        int(grid.pipeline_parallel_size[row]),
+        int(grid.num_model_chunks[row]),
+        int(grid.num_micro_batches[row]),
+    )
+
+
 def exact_ends(grid: Grid, times: StepTimes) -> Matrix:
     """Ends of the ranks' last backwards [n, p]; all rows share the topology."""
-    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     forward, backward = times.forward.sum(axis=2), times.backward.sum(axis=2)
     if grid.pipeline_parallel_size[0] == 1:
         return np.asarray(times.start + grid.num_micro_batches[:, None] * (forward + backward))
-    topology = build_topology(
-        schedule,
-        int(grid.pipeline_parallel_size[0]),
-        int(grid.num_model_chunks[0]),
-        int(grid.num_micro_batches[0]),
-    )
-    ends = longest_path(
-        topology, forward=forward.T, backward=backward.T, transfer=times.transfer.T, start=times.start.T
-    )
+    shape = pipeline_shape(grid, 0)
+    ends = pipeline_ends(shape, forward=forward.T, backward=backward.T, transfer=times.transfer.T, start=times.start.T)
     return np.ascontiguousarray(ends.T)
 
 

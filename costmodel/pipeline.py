@@ -47,7 +47,12 @@ class Topology:
     num_ranks: int
     num_rows: int
     levels: tuple[Level, ...]
-    last: Index  # last operation of every rank
+    rows: Index  # [p, length] state row of every rank's operations, in their order
+
+    @property
+    def last(self) -> Index:
+        """The last operation of every rank."""
+        return self.rows[:, -1]
 
 
 def longest_path(
@@ -65,6 +70,14 @@ def longest_path(
     Returns:
         Seconds [p, c].
     """
+    end, _ = walk(topology, forward=forward, backward=backward, transfer=transfer, start=start)
+    return end[topology.last]
+
+
+def walk(
+    topology: Topology, *, forward: Durations, backward: Durations, transfer: Durations, start: Durations
+) -> tuple[Durations, Durations]:
+    """Ends and arrivals of all operations by state row; arguments as `longest_path`."""
     durations = np.concatenate([forward, backward])
     end = np.zeros((topology.num_rows, durations.shape[1]))
     arrival = np.zeros_like(end)
@@ -77,7 +90,7 @@ def longest_path(
         np.maximum(begin, arrival[level.message], out=begin)
         begin += transfer[level.transfer]
         arrival[nodes] = begin
-    return end[topology.last]
+    return end, arrival
 
 
 @lru_cache(maxsize=128)
@@ -155,4 +168,4 @@ def _number_rows(
         Level(first + num_ranks + 1, stop + num_ranks + 1, *(column[first:stop] for column in columns))
         for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     )
-    return Topology(num_ranks, flat.size + num_ranks + 1, levels, row_of[code[:, -1]])
+    return Topology(num_ranks, flat.size + num_ranks + 1, levels, row_of[code])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bounds import step_time_column
+from costmodel.bounds import pipeline_shape, step_time_column
 from costmodel.estimate import estimate
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
@@ -141,10 +141,9 @@ class Search:
         return int(equal[np.lexsort(self.complexity(equal))[0]])
 
     def _nodes(self, row: int) -> int:
-        """Nodes of the graph of one row's topology."""
-        grid = self.candidates.grid
-        stages = int(grid.pipeline_parallel_size[row] * grid.num_model_chunks[row])
-        return 2 * stages * int(grid.num_micro_batches[row]) if grid.pipeline_parallel_size[row] > 1 else 0
+        """Nodes of the graph that is walked for one row's topology."""
+        shape = pipeline_shape(self.candidates.grid, row)
+        return shape.first_nodes if shape.ranks > 1 else 0
 
     def _same_topology(self, rows: Index, head: int) -> Mask:
         """Which rows share the graph of ``head``."""

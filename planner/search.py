@@ -55,7 +55,7 @@ def search(
         space: from `declare_space` with the same four inputs.
         top: plans to return, the best one included.
         total_tokens: for the training time; None leaves it out.
-        node_budget: nodes of pipeline graphs that may be built to prove the optimum (about 1.5 us each); when
+        node_budget: nodes of pipeline graphs that may be walked to prove the optimum (about 1.5 us each); when
             they are spent the certificate keeps a gap.
 
     Raises:
