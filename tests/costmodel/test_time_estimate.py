@@ -13,6 +13,7 @@ from costmodel.bounds import step_time_column, step_time_lower_bound
 from costmodel.estimate import TERMS, estimate
 from costmodel.runtimes.grid import Grid
 from costmodel.specs import Estimate, InputError, Plan, RuntimeProfile
+from costmodel.uncertainty import error_band
 
 
 def exposed(result: Estimate) -> dict[str, float]:
@@ -165,7 +166,7 @@ def test_utilization_and_throughput_follow_from_the_step_time():
     assert result.model_flops_utilization == pytest.approx(result.flops.model / (seconds * 8 * 1e14))
     assert result.tokens_per_second == pytest.approx(16 * 1024 / seconds)
     assert result.tokens_per_second_per_device == pytest.approx(result.tokens_per_second / 8)
-    band = runtime.error_band
+    band = error_band(runtime, plan.cluster.device)
     assert result.step_time_seconds.low == pytest.approx(seconds / (1 + band))
     assert result.step_time_seconds.high == pytest.approx(seconds * (1 + band))
 
