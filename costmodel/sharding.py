@@ -113,7 +113,7 @@ def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, 
     gather = all_gather_seconds(groups.shard, gathered * slower, calls)
     inside = all_gather_seconds(groups.partition, gathered, calls)
     again = np.where(setting.grid.hierarchical_partition_size[:, None] > 0, inside, gather)
-    reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls) * stack.gradient_volume
+    reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls)
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
 
 

@@ -31,8 +31,6 @@ class Stack:
             broadcast from every rank.
         shard_rate: rate of ZeRO-3's gathers and reductions over that of the group's ring.
         gathers_per_tensor: 1 when ZeRO-3 gathers every tensor by itself, 0 when a layer at a time.
-        gradient_volume: 2 when gradients are all-reduced although each rank needs a shard, 1 when reduce-scattered.
-        step_operations: of one step besides its layers: data, logging, learning rate, loss scale.
         fp8_rate: share of their peak that fp8 products reach over that of 16-bit ones.
         flash_version: of the fused attention kernels.
         flash_1_rate: rate of FlashAttention 1 over 2.
@@ -89,8 +87,6 @@ class Stack:
     parameter_broadcast_seconds: float
     shard_rate: float
     gathers_per_tensor: float
-    gradient_volume: float
-    step_operations: float
     fp8_rate: float
     flash_version: float
     flash_1_rate: float

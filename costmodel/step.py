@@ -198,8 +198,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     operations = stack.optimizer_operations * (
         layers @ setting.table.layer_tensors
     ) + stack.collective_operations * once * layers.sum(axis=2)
-    host = (setting.per_rank(operations) + stack.step_operations) * stack.host_operations
-    host = host * setting.ceiling.launch_seconds
+    host = setting.per_rank(operations) * stack.host_operations * setting.ceiling.launch_seconds
     if setting.ceiling.asynchronous:
         local = smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
     else:
