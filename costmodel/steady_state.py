@@ -119,12 +119,14 @@ def _extended(
     ends, more = end[topology.last], (shape.micro_batches - few) // shape.per_round
     need, bound = np.full(ends.shape[1], -1, dtype=np.int64), ends.copy()
     trip = 1 if shape.schedule == "interleaved_1f1b" else shape.ranks
+    slack = TOLERANCE * ends.max(axis=0)
     for length in range(1, _positions(shape, few) // (4 * shape.per_round * shape.chunks) + 1):
-        columns = np.flatnonzero(need < 0)
+        last = _shifts(shape, few, topology, (end,), length, positions=1)
+        columns = np.flatnonzero((need < 0) & ((last[1] - last[0] <= slack) | (length == trip)))
         if not len(columns):
-            break
-        least, most = _shifts(shape, few, topology, end[:, columns], arrival[:, columns], length)
-        same = most - least <= TOLERANCE * end[:, columns].max(axis=0)
+            continue
+        least, most = _shifts(shape, few, topology, (end[:, columns], arrival[:, columns]), length)
+        same = most - least <= slack[columns]
         need[columns[same]] = more % length
         bound[:, columns[same]] = ends[:, columns[same]] + more / length * 0.5 * (least + most)[same]
         if length == trip:
@@ -145,13 +147,22 @@ def _warmup(shape: Shape, few: int) -> int:
 
 
 def _shifts(
-    shape: Shape, few: int, topology: Topology, end: Durations, arrival: Durations, length: int
+    shape: Shape,
+    few: int,
+    topology: Topology,
+    states: tuple[Durations, ...],
+    length: int,
+    *,
+    positions: int | None = None,
 ) -> tuple[Durations, Durations]:
-    """Least and most seconds between two windows of ``length`` rounds at the end of what repeats, [c] each."""
+    """Least and most seconds between two windows of ``length`` rounds at the end of what repeats, [c] each; of the last
+    ``positions`` in them where not all are compared.
+    """
     window = 2 * shape.per_round * shape.chunks * length
     stop = 2 * shape.chunks * few - _warmup(shape, few) - 1
-    later, earlier = topology.rows[:, stop - window : stop], topology.rows[:, stop - 2 * window : stop - window]
-    shifts = np.concatenate([end[later] - end[earlier], arrival[later] - arrival[earlier]]).reshape(-1, end.shape[1])
+    first = stop - (positions or window)
+    later, earlier = topology.rows[:, first:stop], topology.rows[:, first - window : stop - window]
+    shifts = np.concatenate([(state[later] - state[earlier]).reshape(-1, state.shape[1]) for state in states])
     return shifts.min(axis=0), shifts.max(axis=0)
 
 
