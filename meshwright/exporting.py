@@ -32,18 +32,18 @@ def export(
             whose suffix says that it holds something else.
     """
     from meshwright.exporters import find_exporter, render
-    from meshwright.files import check_output, to_path, write_text
+    from meshwright.files import check_output, refuse_inputs, to_path, write_text
 
     exporter = find_exporter(to)
     _check_suffix(exporter, to_path(output, what="output"))
     output = check_output(output, force=force)
-    plan = load_plan(plan)
+    source, plan = plan, load_plan(plan)
     files = render(plan, to, name=output.name)
     if isinstance(files, Rejection):
         return files
     check_rules(plan)
     for name in files:  # all or nothing: refuse before the first one is written
-        check_output(output.with_name(name), force=force)
+        refuse_inputs(check_output(output.with_name(name), force=force), (source,))
     return tuple(
         write_text(output.with_name(name), text, force=force, executable=exporter.executable and name == output.name)
         for name, text in files.items()

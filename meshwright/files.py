@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,29 @@ def check_output(path: str | Path, *, force: bool, suffixes: tuple[str, ...] = (
     except OSError as error:
         raise InputError(f"output {path} cannot be written: {error.strerror or error}") from None
     return path
+
+
+def refuse_inputs(output: str | Path, inputs: Iterable[object]) -> None:
+    """Refuse an output that is one of the files it is made from: even ``force`` is no wish to lose those.
+
+    Args:
+        output: the file to write.
+        inputs: what is read; whatever names no file (a spec, a catalogue name, None) is passed over.
+
+    Raises:
+        InputError: when the output is one of them, by whatever name or link.
+    """
+    target = Path(output)
+    for name in inputs:
+        if isinstance(name, str | os.PathLike) and str(name) and _is_same_file(target, Path(name)):
+            raise InputError(f"output {target} is read as an input here; choose another name, so that nothing is lost")
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except (OSError, ValueError):  # one does not exist yet, or is no path at all
+        return False
 
 
 def to_path(path: str | Path, *, what: str) -> Path:

@@ -41,12 +41,13 @@ def calibrate(
     force: options.Force = False,
 ) -> None:
     """Correct efficiency, overlap, launch floor and memory by your own runs, as far as they are evidence."""
-    from meshwright.files import YAML_SUFFIXES, check_output
+    from meshwright.files import YAML_SUFFIXES, check_output, refuse_inputs
     from meshwright.sites import save_site
     from meshwright.validation.calibrate import calibrate as correct
 
     if output is not None:
         check_output(output, force=force, suffixes=YAML_SUFFIXES)
+        refuse_inputs(output, (*runs, cluster))
     answer = correct(runs, runtime=runtime, cluster=cluster)
     if output is not None:
         save_site(answer.site, output, force=force)

@@ -49,9 +49,10 @@ def detect_hardware(
     from hardware_profiles.loader import save_cluster
     from meshwright.cli.render.hardware import render_cluster
     from meshwright.detecting import detect
-    from meshwright.files import YAML_SUFFIXES, check_output
+    from meshwright.files import YAML_SUFFIXES, check_output, refuse_inputs
 
     check_output(output, force=force, suffixes=YAML_SUFFIXES)
+    refuse_inputs(output, (nvidia_smi, topology, *(nccl_tests or ())))
     found = detect(
         nvidia_smi=nvidia_smi,
         topology=topology,

@@ -76,7 +76,7 @@ def _is_stated(context: typer.Context, name: str) -> bool:
 def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     from meshwright.estimating import estimate as predict
     from meshwright.estimating import explain_miss, with_estimate
-    from meshwright.files import DOCUMENT_SUFFIXES, check_output
+    from meshwright.files import DOCUMENT_SUFFIXES, check_output, refuse_inputs
     from meshwright.inputs import parse_tokens
     from meshwright.plan_files import save_plan
     from meshwright.planning import notices
@@ -87,6 +87,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
         parse_tokens(values["tokens"])
     if values["output"] is not None:
         check_output(values["output"], force=values["force"], suffixes=DOCUMENT_SUFFIXES)
+        refuse_inputs(values["output"], (values[name] for name in ("plan", "model", "cluster", "site")))
     unpriced = with_site(_stated_plan(values, stated, command=command), values["site"])
     plan = with_estimate(unpriced, predict(unpriced, ignore_memory=values["ignore_memory"]))
     assert plan.estimate is not None

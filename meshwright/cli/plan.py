@@ -66,7 +66,7 @@ def plan(
 
 def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasible:
     """Plan, and write the best plan before anything is shown."""
-    from meshwright.files import DOCUMENT_SUFFIXES, check_output
+    from meshwright.files import DOCUMENT_SUFFIXES, check_output, refuse_inputs
     from meshwright.inputs import parse_assignments
     from meshwright.plan_files import save_plan
     from meshwright.planning import plan as find_plan
@@ -74,6 +74,7 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
     output = values["output"]
     if output is not None:
         check_output(output, force=values["force"], suffixes=DOCUMENT_SUFFIXES)
+        refuse_inputs(output, (values["model"], values["cluster"], values["site"]))
     answer = find_plan(
         values["model"],
         values["cluster"],

@@ -49,12 +49,13 @@ def run(
 def _run(values: dict[str, Any]) -> None:
     from meshwright import running
     from meshwright.estimating import estimate
-    from meshwright.files import check_output
+    from meshwright.files import check_output, refuse_inputs
     from meshwright.plan_files import load_plan
 
     output, training = values["output"], {"steps": values["steps"], "data": values["data"], "progress": True}
     if output is not None:
         check_output(output, force=values["force"], suffixes=(".json",))
+        refuse_inputs(output, (values["plan"], values["data"]))
     plan = load_plan(values["plan"])
     predicted = plan.estimate or estimate(plan, ignore_memory=True)
     nodes = {name: values[name] for name in ("nnodes", "node_rank", "rdzv_endpoint")}

@@ -10,11 +10,12 @@ from shlex import quote
 
 from costmodel.specs import InputError
 from hardware_profiles.files import write_text_atomically
-from meshwright.files import check_output, read_text, to_path, write_text
+from meshwright.files import check_output, read_text, refuse_inputs, to_path, write_text
 from meshwright.validation.calibration_record import CalibrationRecord, load_calibration_record
 from meshwright.validation.report import BEGIN, END, ReportContext, accuracy_report, readme_block, replace_block
 from meshwright.validation.report_plot import scatter_plot
 from meshwright.validation.results import Replay
+from meshwright.visible_text import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class ReportFiles:
         write_text(self.plot, scatter_plot(answer.rows), force=self.force)
         if self.readme is None or changed is None:
             return self.report, self.plot
-        write_text_atomically(self.readme, changed, force=True)
+        write_text_atomically(self.readme.resolve(), changed, force=True)  # a link stays one
         return self.report, self.plot, self.readme
 
     def _readme_text(self, answer: Replay, readme: Path) -> str:
@@ -75,7 +76,7 @@ def prepare_report(
         force: replace an existing report and plot.
 
     Raises:
-        InputError: a file cannot be read or written, or the README lacks its markers.
+        InputError: a file cannot be read or written or would be both, or the README lacks its markers.
     """
     path = check_output(report, force=force, suffixes=(".md",))
     plot = check_output(path.with_suffix(".svg"), force=force)
@@ -83,6 +84,8 @@ def prepare_report(
         if Path(readme).resolve() in (path.resolve(), plot.resolve()):
             raise InputError(f"--readme {readme} is the report itself; needed another file")
         _with_block(to_path(readme, what="README"), "")
+    for output in (path, plot) if readme is None else (path, plot, Path(readme)):
+        refuse_inputs(output, (*runs, calibration, notes, site))
     text = None if notes is None else read_text(to_path(notes, what="notes file"), what="notes file", needed="Markdown")
     given = {"--report": path, "--readme": readme, "--calibration": calibration, "--notes": notes, "--site": site}
     options = [f"{name} {quote(str(value))}" for name, value in given.items() if value is not None]
@@ -92,7 +95,7 @@ def prepare_report(
         readme=None if readme is None else Path(readme),
         record=None if calibration is None else load_calibration_record(calibration),
         notes=text or "",
-        command=" ".join(["meshwright replay", *name_runs(runs), *options, "--force"]),
+        command=visible(" ".join(["meshwright replay", *name_runs(runs), *options, "--force"])),
         force=force,
     )
 
