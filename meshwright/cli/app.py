@@ -18,6 +18,7 @@ import typer
 from hardware_profiles.spec import ExecutionError, InputError
 from meshwright.cli.exit_codes import BAD_INPUT, DONE, FAILURE, INTERRUPTED
 from meshwright.version import __version__
+from meshwright.visible_text import visible
 
 # Name -> module with `register(app)`. A process imports the module of the command it runs and no other.
 COMMANDS = {
@@ -119,7 +120,7 @@ def _fail(message: str, code: int, error: Exception | None = None) -> int:
     if error is not None and os.environ.get("MESHWRIGHT_DEBUG") == "1":
         traceback.print_exception(error)
     label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "error:"
-    print(label, " ".join(message.split()), file=sys.stderr)
+    print(label, visible(" ".join(message.split())), file=sys.stderr)
     return code
 
 

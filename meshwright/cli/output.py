@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from rich.console import Console
 
+from meshwright.visible_text import visible
+
 _NARROWEST = 72  # below, numbers would be cut; the terminal wraps the lines instead
 
 
@@ -48,4 +50,4 @@ def print_notice(text: str) -> None:
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(visible(text))

@@ -52,7 +52,13 @@ def replay(paths: Sequence[str | Path] | str | Path, *, site: SiteProfile | str 
         InputError: when a file cannot be read, or not one line of all files is a run on a known accelerator.
     """
     profile = None if site is None else load_site(site)
-    lines = list(read_runs([paths] if isinstance(paths, str | Path) else paths))
+    given = [paths] if isinstance(paths, str | Path) else paths
+    lines = list(read_runs(given))
+    if not lines:
+        names = ", ".join(map(str, given)) or "no file is given"
+        raise InputError(
+            f"no runs to replay: not one line in {names}; needed one JSON object a line, or CSV with a header"
+        )
     bad = tuple(BadLine(where=line.where, reason=line.reason) for line in lines if line.row is None)
     runs = [_replay_line(line, line.row, profile) for line in lines if line.row is not None]
     rows = tuple(row for row, _ in runs)

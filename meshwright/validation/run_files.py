@@ -24,6 +24,7 @@ from hardware_profiles.files import read_at_most
 from hardware_profiles.json_text import json_kind
 from meshwright.files import to_path
 from meshwright.validation.run_rows import RunRow
+from meshwright.visible_text import visible, visible_values
 
 MAX_RUNS_BYTES = 2**28
 _MAX_SHOWN = 200
@@ -73,7 +74,7 @@ def read_runs(paths: Sequence[str | Path]) -> Iterator[Line]:
 def _read_json_lines(content: bytes, path: Path) -> Iterator[Line]:
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
-            yield _read_json(line, f"{path.name}:{number}", path.stem)
+            yield _read_json(line, f"{visible(path.name)}:{number}", visible(path.stem))
 
 
 def _read_json(content: bytes, where: str, dataset: str) -> Line:
@@ -93,13 +94,14 @@ def _read_csv(content: bytes, path: Path) -> Iterator[Line]:
     text = content.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
     records = _records(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     header = next(records, _Record(1, []))
-    columns = [column.strip() for column in header.cells]
+    columns = [visible(column.strip()) for column in header.cells]
     wrong = header.wrong or _check_columns(columns)
+    name, dataset = visible(path.name), visible(path.stem)
     hints = [wrong] if wrong else [hint for column in columns if (hint := _misspelt(column, columns))]
     for hint in hints:
-        yield Line(f"{path.name}:{header.number}", None, hint)
+        yield Line(f"{name}:{header.number}", None, hint)
     for record in () if wrong else records:
-        yield _read_record(record, columns, f"{path.name}:{record.number}", path.stem)
+        yield _read_record(record, columns, f"{name}:{record.number}", dataset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +196,15 @@ def _nested(cells: Iterable[tuple[str, str]]) -> dict[str, Any]:
 def _value(cell: str) -> Any:
     try:
         return json.loads(cell.lower() if cell.casefold() in ("true", "false") else cell)
-    except ValueError:
+    except (ValueError, RecursionError):
         return cell
 
 
 def _check(found: dict[str, Any], where: str, dataset: str) -> Line:
     try:
-        row = RunRow.model_validate(found)
+        row = RunRow.model_validate(visible_values(found))
     except ValidationError as error:
         return Line(where, None, explain_validation_error(error, "run", RunRow))
+    except RecursionError:
+        return Line(where, None, "lists or mappings are nested too deeply; needed the fields of a run")
     return Line(where, row if row.dataset else row.model_copy(update={"dataset": dataset}))

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,56 @@ def test_remarks_never_cost_a_line(tmp_path: Path) -> None:
     found = replay(write(tmp_path / "runs.jsonl", *rows)).rows
     assert [row.flags for row in found] == [(), ("odd",), ("x", "4")]
     assert [row.notes for row in found] == ["", "{'a': 1}", "3"]
+
+
+def test_no_control_character_of_a_file_is_shown_or_costs_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a terminal's escapes, nor halves of surrogate pairs, nor what XML has no place for."""
+    odd = "a\x1b[31mb\x07\ud800\x00"
+    lines = [vary(id=odd, dataset=odd, notes=odd), vary(hardware__gpu=odd), vary(measured__step_time_s=odd)]
+    path = tmp_path / "runs\x1b[31m.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = tmp_path / "report.md"
+    assert main(["replay", str(path), "--json", "--report", str(report)]) == 0
+    out, err = capsys.readouterr()
+    row = json.loads(out)["rows"][0]
+    assert row["status"] == "predicted"
+    assert row["id"] == row["dataset"] == row["notes"] == r"a\x1b[31mb\x07\ud800\x00"
+    assert r"runs\x1b[31m.jsonl:2: unknown accelerator" in err
+    assert main(["replay", str(path)]) == 0
+    for text in (out, err, *capsys.readouterr(), report.read_text(), report.with_suffix(".svg").read_text()):
+        assert all(character.isprintable() or character in "\t\n" for character in text)
+    ElementTree.parse(report.with_suffix(".svg"))
+
+
+def test_a_header_with_control_characters_is_told_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "runs.csv", "1,2", columns="\x1b[31mid,\x00")
+    assert main(["replay", str(path)]) == 2
+    assert r"found the columns \x1b[31mid, \x00; needed 'id'" in capsys.readouterr().err
+
+
+def test_cells_and_lines_that_nest_too_deeply_cost_themselves_only(tmp_path: Path) -> None:
+    columns = f"{COLUMNS},parallel.extra,model.moe"
+    deep = "[" * 50_000
+    path = write_csv(
+        tmp_path / "runs.csv", f"deep,{CELLS},,{deep}", f"half,{CELLS},,{'[' * 700}{']' * 700}", f"good,{CELLS},,",
+        columns=columns,
+    )  # fmt: skip
+    assert "good" in ids(path)
+    assert {"runs.csv:2", "runs.csv:3"} == reasons(path).keys()
+    nested = json.dumps(vary()).replace('"moe": null', '"moe": {"a": ' + "[" * 800 + "]" * 800 + "}")
+    assert nested != json.dumps(vary())
+    assert len(list(read_runs([write(tmp_path / "runs.jsonl", nested, vary())]))) == 2
+
+
+def test_files_without_a_line_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.jsonl"
+    path.write_text("\n \n")
+    with pytest.raises(InputError, match=r"not one line in .*nothing\.jsonl; needed one JSON object a line"):
+        replay(path)
 
 
 def test_a_list_of_runs_in_one_document_is_told_how_to_be_a_file(tmp_path: Path) -> None:
