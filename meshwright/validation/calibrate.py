@@ -26,8 +26,10 @@ from costmodel.specs import (
     SiteRun,
     Spec,
 )
+from costmodel.specs.site import HIGHEST_MEMORY, LOWEST_MEMORY
 from meshwright.estimating import refuse_infinite
 from meshwright.inputs import resolve_cluster, resolve_runtime
+from meshwright.units import GIB
 from meshwright.validation.results import BadLine
 from meshwright.validation.site_fit import SiteFit, Vector, fit_memory, fit_site
 from meshwright.validation.site_runs import MeasuredRun, gather_runs
@@ -88,17 +90,18 @@ def calibrate(
     place = None if cluster is None else resolve_cluster(cluster)
     given = [paths] if isinstance(paths, str | Path) else paths
     found, left = gather_runs(given, runtime=runtime, cluster=place)
-    runs, odd = _plausible(found)
+    single, repeated = _once(found)
+    runs, odd = _plausible(single)
     if not runs:
         raise InputError(f"no usable run to calibrate with; first: {odd[0].where}: {odd[0].reason}")
-    return calibrate_runs(runs, left_out=(*left, *odd))
+    return calibrate_runs(runs, left_out=(*left, *repeated, *odd))
 
 
 def calibrate_runs(runs: Sequence[MeasuredRun], *, left_out: Sequence[BadLine] = ()) -> Calibration:
     """`calibrate` for runs already read: all of one runtime and device, one at least."""
     base = resolve_runtime(runs[0].runtime.name)
     fit = fit_site(lambda theta: log_predictions(runs, theta), [run.seconds for run in runs], base.error_band)
-    ratios = [run.allocated_bytes / _allocated(run) for run in runs if run.allocated_bytes]
+    ratios, odd_peaks = _peak_ratios(runs)
     site = _site(runs, base, fit, fit_memory(ratios, base.error_band))
     determined = _determined(fit)
     return Calibration(
@@ -109,7 +112,7 @@ def calibrate_runs(runs: Sequence[MeasuredRun], *, left_out: Sequence[BadLine] =
         determined=determined,
         memory_runs=len(ratios),
         left_out=tuple(left_out),
-        warnings=tuple(_warnings(runs)),
+        warnings=(*_warnings(runs), *odd_peaks),
         suggestions=tuple(_suggestions(runs, determined, bool(ratios))),
     )
 
@@ -143,6 +146,19 @@ def predict_seconds(run: MeasuredRun, runtime: RuntimeProfile) -> float:
     return float(seconds[0])
 
 
+def _once(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[BadLine]]:
+    """Runs that are given once, and their repetitions: evidence does not grow by being told twice."""
+    first: dict[tuple[str, str, float], MeasuredRun] = {}
+    others = []
+    for run in runs:
+        kept = first.setdefault((run.id, run.plan.plan_hash, run.seconds), run)
+        if kept is not run:
+            others.append(
+                BadLine(where=run.where, reason=f"the same run as {kept.where}: equal id, plan and step time")
+            )
+    return list(first.values()), others
+
+
 def _plausible(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[BadLine]]:
     """Runs whose time is of the predicted order, and the others with both numbers."""
     chosen, others = [], []
@@ -166,6 +182,24 @@ def _plausible(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[Bad
 def _allocated(run: MeasuredRun) -> float:
     stages = plan_memory(run.plan, run.runtime)
     return float(peak_memory(stages, run.runtime, run.plan.cluster.device).allocated)
+
+
+def _peak_ratios(runs: Sequence[MeasuredRun]) -> tuple[list[float], list[str]]:
+    """Measured over predicted peaks, and a warning of each that is too far off to be one."""
+    ratios, odd = [], []
+    for run in runs:
+        if not run.allocated_bytes:
+            continue
+        predicted = _allocated(run)
+        ratio = run.allocated_bytes / predicted
+        if LOWEST_MEMORY <= ratio <= HIGHEST_MEMORY:
+            ratios.append(ratio)
+            continue
+        odd.append(
+            f"{run.where}: measured peak memory {run.allocated_bytes / GIB:.4g} GiB, predicted {predicted / GIB:.4g} GiB; needed "
+            f"between {LOWEST_MEMORY:g} and {HIGHEST_MEMORY:g} times that. The peak is left out; check the unit and the layout"
+        )
+    return ratios, odd
 
 
 def _site(runs: Sequence[MeasuredRun], base: RuntimeProfile, fit: SiteFit, memory: tuple[float, float]) -> SiteProfile:

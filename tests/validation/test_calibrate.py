@@ -97,6 +97,24 @@ def test_memory_is_corrected_by_measured_peaks(tmp_path: Path) -> None:
     assert meshwright.calibrate(write(tmp_path / "less.jsonl", *rows(4))).site.memory_margin.value == 1.0
 
 
+def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.jsonl", *rows(4))
+    once, twice = meshwright.calibrate(path), meshwright.calibrate([path, path])
+    assert twice.site == once.site
+    assert [line.where for line in twice.left_out] == [f"runs.jsonl:{number}" for number in (1, 2, 3, 4)]
+
+
+def test_a_peak_that_cannot_be_one_is_left_out_and_told(tmp_path: Path) -> None:
+    """MiB in place of GiB: the run's time is used, its peak is not."""
+    made = rows(3)
+    for row in made:
+        row["measured"]["peak_memory_gb"] = 40_000
+    answer = meshwright.calibrate(write(tmp_path / "runs.jsonl", *made))
+    assert (len(answer.site.runs), answer.memory_runs, answer.site.memory_margin.value) == (3, 0, 1.0)
+    assert len(answer.warnings) == 3
+    assert "runs.jsonl:1: measured peak memory 4e+04 GiB, predicted" in answer.warnings[0]
+
+
 def test_observations_are_matched_to_their_plans(tmp_path: Path) -> None:
     files = []
     for number, tensor in enumerate((1, 2, 4)):
@@ -115,9 +133,13 @@ def test_observations_are_matched_to_their_plans(tmp_path: Path) -> None:
     lonely = meshwright.calibrate(
         [*files, tmp_path / "run-0.json", *files[:1], write(tmp_path / "no.json", '{"source": "x"}')]
     )
+    first = lonely.site.runs[0].id
     assert [line.reason for line in lonely.left_out] == [
-        "the plan that it observed (plan_hash none) is not given; name its plan file too"
+        "the plan that it observed (plan_hash none) is not given; name its plan file too",
+        f"the same run as {tmp_path / 'run-0.json'}: equal id, plan and step time",
     ]
+    assert first == answer.site.runs[0].id
+    assert lonely.site.efficiency == answer.site.efficiency
 
 
 def test_broken_documents_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
