@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware_profiles.assemble import assemble_cluster
 from hardware_profiles.detect.links import (
@@ -85,6 +85,7 @@ def detect_cluster(
     """
     evidence, notes = _read(nvidia_smi, topology, nccl_tests)
     name, found = _choose_device(evidence, device, notes)
+    evidence = _without_foreign_runs(evidence, found, notes)
     per_node = _devices_per_node(evidence, found, notes)
     nodes = num_nodes or max((run.num_nodes for run in evidence.runs), default=1)
     node = _choose_node(name, per_node, notes)
@@ -130,8 +131,8 @@ def _choose_device(evidence: _Evidence, stated: str | None, notes: list[Note]) -
         kinds = Counter(name for run in evidence.runs for name in run.device_names)
     if stated is not None:
         name = resolve_name("device", stated)
-        if name is None:
-            raise InputError(f"device: found {show_value(stated)}; needed one of {', '.join(list_devices())}")
+        if name is None or name == "cpu":
+            raise InputError(f"device: found {show_value(stated)}; needed one of {', '.join(_reported_devices())}")
         kinds = kinds or Counter([stated])
     elif not kinds:
         raise _unusable("no report names a device; give nvidia-smi -q, or the device by name", notes)
@@ -145,12 +146,17 @@ def _choose_device(evidence: _Evidence, stated: str | None, notes: list[Note]) -
         notes.append(Note(where, 0, text))
     known = name if stated is not None else catalogue_name(product)
     if known is None:
-        valid = ", ".join(device for device in list_devices() if device != "cpu")
+        valid = ", ".join(_reported_devices())
         raise _unusable(
             f"the device {product!r} is not in the catalogue; state the profile that comes nearest, one of {valid}",
             notes,
         )
     return known, [device for device in devices if device.product_name == product]
+
+
+def _reported_devices() -> list[str]:
+    """Devices that these reports can be of."""
+    return [device for device in list_devices() if device != "cpu"]
 
 
 def catalogue_name(product: str) -> str | None:
@@ -162,6 +168,22 @@ def catalogue_name(product: str) -> str | None:
             return found
         words = words[1:]
     return None
+
+
+def _without_foreign_runs(evidence: _Evidence, found: Sequence[SmiDevice], notes: list[Note]) -> _Evidence:
+    """The evidence without runs on another device than nvidia-smi's: they tell the links of another machine."""
+    own = catalogue_name(found[0].product_name) if found else None
+    if own is None:
+        return evidence
+    runs = []
+    for run in evidence.runs:
+        others = {name for product in run.device_names if (name := catalogue_name(product)) not in (None, own)}
+        if others:
+            text = f"it ran on {', '.join(run.device_names)}; needed {found[0].product_name}, as in {evidence.smi_name}. Left out"
+            notes.append(Note(run.name, run.line, text))
+        else:
+            runs.append(run)
+    return replace(evidence, runs=tuple(runs))
 
 
 def _devices_per_node(evidence: _Evidence, found: Sequence[SmiDevice], notes: list[Note]) -> int:
@@ -239,7 +261,7 @@ def _node_link(
 
 
 def _choose_network(node: NodeSpec, stated: str | None, num_nodes: int, notes: list[Note]) -> NetworkSpec:
-    spec = load_network(stated or node.network)
+    spec = load_network(node.network if stated is None else stated)
     if num_nodes > 1 and stated is None:
         text = (
             f"the speed of a network card is in none of these reports: {spec.name} of the catalogue's node {node.name} is "

@@ -194,6 +194,13 @@ def test_an_unusable_report_beside_usable_ones_is_a_note() -> None:
     assert "topo.txt: there is no heading of GPU0, GPU1 ..." in said(found)
 
 
+def test_a_run_on_another_device_than_nvidia_smi_s_is_left_out() -> None:
+    other = published("nccl_tests/all_reduce_2x8_a100-sxm-40gb.txt")
+    found = detect_cluster(nvidia_smi=SMI, nccl_tests=[other])
+    assert found.cluster == detect_cluster(nvidia_smi=SMI).cluster
+    assert "it ran on NVIDIA A100-SXM4-40GB; needed NVIDIA H100 80GB HBM3" in said(found)
+
+
 def test_a_detected_cluster_is_a_cluster_file(tmp_path: Path) -> None:
     tests = [nccl_table("all_gather", nodes=4, per_node=8, rate=360e9, one_way=95e-6)]
     cluster = detect_cluster(nvidia_smi=SMI, topology=TOPOLOGY, nccl_tests=tests).cluster
