@@ -112,7 +112,9 @@ def processor_name() -> str:
 def _count(kind: str, stated: int | None) -> int:
     if kind == "cpu":
         if stated is None:
-            raise InputError("num_processes is missing; on a CPU state how many processes train side by side")
+            raise InputError(
+                "num_processes is missing; on a CPU state how many processes train side by side (--processes N)"
+            )
         if stated < 1:
             raise InputError(f"num_processes is {stated}; needed: at least 1")
         check_processes(stated)

@@ -208,6 +208,9 @@ def test_torchrun_s_variables_name_the_place() -> None:
         ({"RANK": "one"}, "RANK is 'one'; needed a whole number"),
         ({"WORLD_SIZE": "3"}, "RANK 3 of 3 and LOCAL_RANK 1 of 2; needed the same number of processes on every node"),
         ({"LOCAL_RANK": "0"}, "RANK 3 of 4 and LOCAL_RANK 0 of 2"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http'; needed a port from 0 to 65535"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT is '70000'"),
+        ({"WORLD_SIZE": "9" * 5000}, "needed a whole number"),
     ],
 )
 def test_variables_that_torchrun_would_not_set(changes: dict[str, str], message: str) -> None:
@@ -219,6 +222,13 @@ def test_missing_variables_are_listed() -> None:
     environment = {name: text for name, text in torchrun().items() if "LOCAL" not in name}
     with pytest.raises(InputError, match="but not LOCAL_RANK, LOCAL_WORLD_SIZE; start it with torchrun"):
         place_from_environment(environment)
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_half_of_torchrun_s_environment_is_refused(name: str) -> None:
+    """A rank without a world would measure this machine alone and, as another rank than 0, write nothing."""
+    with pytest.raises(InputError, match=f"{name} is set, but not .*LOCAL_RANK.*; start it with torchrun, or .*unset"):
+        place_from_environment({name: "1"})
 
 
 def test_processes_beside_torchrun_s() -> None:
