@@ -61,8 +61,8 @@ def plan(
         cluster: a spec, a name such as ``8x8xH100-SXM``, or a YAML file.
         global_batch_size: sequences per optimizer step.
         sequence_length: tokens per sequence.
-        runtime: the training framework, ``torch`` or ``megatron``.
-        precision: bf16, fp16, fp32, fp64; None takes bf16 where the device has it, else fp16, and fp32 on a cpu.
+        runtime: the training framework, a name of `costmodel.runtimes.loader.list_runtimes` or a profile.
+        precision: bf16, fp16, fp32, fp64 or fp8; None takes bf16 where the device has it, else fp16, and fp32 on a cpu.
         optimizer: ``adamw``, ``sgd`` or a spec.
         attention: ``fused`` or ``unfused``.
         fix: axis -> the one value to hold it at, such as ``{"tensor_parallel_size": 8}``.
@@ -121,7 +121,7 @@ def make_plan(
         global_batch_size: as in `plan`.
         sequence_length: as in `plan`.
         sizes: fields of `ParallelConfig`; a data-parallel size or batch for which one value is left may be left out.
-        recompute: ``none``, ``core_attention`` or ``full``, in every stage.
+        recompute: ``none``, ``core_attention``, ``op_policy`` or ``full``, in every stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
         runtime: as in `plan`.
         precision: as in `plan`.
