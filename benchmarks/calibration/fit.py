@@ -1,8 +1,9 @@
 """Robust maximum a posteriori fit of bounded constants to measured step times.
 
 (1) residual of a run  r = log(predicted / measured)
-(2) loss = sum over runs w huber(r) / sigma^2 + sum over constants ((value - prior) / deviation)^2 / 2
-(3) huber(r) = r^2 / 2 up to |r| = delta, linear beyond: a run that something unrecorded slowed down pulls little
+(2) loss = sum over runs w rho(r) / sigma^2 + sum over constants ((value - prior) / deviation)^2 / 2
+(3) rho(r) = delta^2 / 2 log(1 + (r / delta)^2), Cauchy's: r^2 / 2 for small r, and a run that something unrecorded slowed
+        down pulls the less the farther it is off
 (4) w = (rows of the run's dataset / 30)^(-1/2): a large table counts more than a small one, but not in proportion;
         one of fewer than 10 rows as one of 10
 (5) step: Gauss-Newton with Levenberg's damping, constants that hit a bound stay there
