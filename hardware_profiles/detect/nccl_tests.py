@@ -26,9 +26,10 @@ _PREFIX = re.compile(r"\s*(?:\[\d+(?:,\d+)?\](?:<std(?:out|err)>:)?\s?|\d+:\s)")
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv)_perf")
 _FILE_NAME = re.compile("|".join(COLLECTIVES))
 _OTHER_PROGRAM = re.compile(r"\b([a-z_]+)_perf")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S*\]\s*(.*)")
-_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S*\]\s*(.*)")
+_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})")
 _HIGHEST_RATE = 1e16  # no machine's
+_MAX_DIGITS = 18  # of a size in bytes
 _FACTOR_TOLERANCE = 0.03
 _WELL_PRINTED = 1.0  # GB/s; rates have two decimals
 
@@ -112,7 +113,11 @@ def _read(report: Report, number: int, line: str, draft: _Draft, notes: list[Not
         draft.columns = words[words.index("size") :]
     elif draft.columns and words and words[0].isascii() and words[0].isdecimal():
         draft.last_line = number
-        _read_row(report, number, words, draft, notes)
+        if len(words[0]) <= _MAX_DIGITS:
+            _read_row(report, number, words, draft, notes)
+        else:
+            text = f"the row has a size of {len(words[0])} digits, which no buffer has; left out"
+            notes.append(report.note(number, text))
 
 
 def _read_row(report: Report, number: int, words: Sequence[str], draft: _Draft, notes: list[Note]) -> None:
@@ -134,7 +139,7 @@ def _read_row(report: Report, number: int, words: Sequence[str], draft: _Draft, 
             notes.append(report.note(number, text))
         elif seconds is not None:
             draft.points.append(NcclPoint(size, seconds))
-            if algorithm_rate != "N/A" and float(algorithm_rate) >= _WELL_PRINTED:
+            if "N/A" not in (algorithm_rate, bus_rate) and float(algorithm_rate) >= _WELL_PRINTED:
                 draft.factors.append(float(bus_rate) / float(algorithm_rate))
         elif time != "N/A":
             text = f"the row of {size} bytes has the time {time}; needed a positive, finite one. Left out"

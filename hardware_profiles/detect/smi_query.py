@@ -7,7 +7,6 @@ differ in what is there and in wording: the power limit stands under ``Power Rea
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hardware_profiles.detect.report import Note, Report
 _DEVICE = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 _ENTRY = re.compile(r"(?P<blanks> *)(?P<key>[^:]+?)\s*:\s(?P<value>.*)")
 _MIB = 2**20
+_LARGEST = 1e9  # MiB or W: beyond any device
 _POWER_LIMITS = (
     ("GPU Power Readings", "Current Power Limit"),
     ("Power Readings", "Enforced Power Limit"),
@@ -164,17 +164,20 @@ def _num_undescribed(report: Report, outline: _Outline, num_blocks: int, notes: 
 
 def _smallest(outline: _Outline, paths: list[tuple[str, ...]]) -> int | None:
     values = [outline[path][1].removesuffix("x") for path in paths if path in outline]
-    return min((int(value) for value in values if value.isascii() and value.isdecimal() and int(value)), default=None)
+    return min(
+        (int(value) for value in values if value.isascii() and value.isdecimal() and len(value) < 6 and int(value)),
+        default=None,
+    )
 
 
 def _quantity(text: str, unit: str) -> float | None:
-    """``81559 MiB`` -> 81559.0; None for anything that is not positive and finite."""
+    """``81559 MiB`` -> 81559.0; None for anything that is not positive or beyond any device."""
     number, _, found = text.partition(" ")
     try:
         value = float(number)
     except ValueError:
         return None
-    return value if found.strip() == unit and math.isfinite(value) and value > 0 else None
+    return value if found.strip() == unit and 0 < value <= _LARGEST else None
 
 
 def _what_it_is(text: str) -> str:

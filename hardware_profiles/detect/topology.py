@@ -17,7 +17,7 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe paths, nearest first."""
 _SAME = {"PSB": "PIX", "SOC": "SYS", "QPI": "SYS"}  # words of older drivers
 _GPU = re.compile(r"GPU\d+")
-_NVLINK = re.compile(r"NV(\d+)")
+_NVLINK = re.compile(r"NV(\d{1,3})")
 _LEGEND = re.compile(r"\s*(NIC\d+):\s*(\S+)")
 
 

@@ -216,6 +216,26 @@ def test_a_bad_row_is_told_by_line_and_the_others_used(change: object, said: str
     assert lines[notes[0].line - 1].split()[0] == str(SIZES[2])
 
 
+def test_a_bus_bandwidth_that_is_not_available_costs_nothing() -> None:
+    line = row(SIZES[2])
+    cells = line.split()
+    (run,), notes = parse_nccl_tests(replaced(line, " ".join([*cells[:7], "N/A", *cells[8:]])))
+    assert (len(run.points), notes) == (2 * len(SIZES), ())
+
+
+def test_numbers_of_thousands_of_digits_cost_their_own_line() -> None:
+    """Python itself reads no whole number of more than 4,300 digits."""
+    long = "9" * 5000
+    (run,), notes = parse_nccl_tests(replaced(str(SIZES[2]), long, 1))
+    assert len(run.points) == 2 * len(SIZES) - 2
+    assert "the row has a size of 5000 digits" in str(notes[0])
+    runs, notes = parse_nccl_tests(replaced("Out of bounds values : 0", f"Out of bounds values : {long}"))
+    assert runs == ()
+    assert "values were out of bounds" in str(notes[-1])
+    runs, _ = parse_nccl_tests(replaced("#  Rank  0", f"#  Rank  {long}"))
+    assert all(run.num_ranks < 1000 for run in runs)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

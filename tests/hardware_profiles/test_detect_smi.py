@@ -86,6 +86,7 @@ def line_of(report: Report, text: str) -> int:
         (": 81559 MiB", ": N/A", "found the memory 'N/A'; needed a number of MiB. The catalogue's memory is taken", 8),
         (": 81559 MiB", ": nan MiB", "found the memory 'nan MiB'", 8),
         (": 81559 MiB", ": 0 MiB", "found the memory '0 MiB'", 8),
+        (": 81559 MiB", f": {'9' * 300} MiB", "found the memory '999", 8),
         (": 81559 MiB", ": 81559 Mio", "found the memory '81559 Mio'", 8),
         ("FB Memory Usage", "Framebuffer", "has no section FB Memory Usage; the catalogue's memory is taken", 8),
         ("Current Power Limit               : 700.00 W", "Current Power Limit               : -1 W", "'-1 W'", 8),
@@ -150,3 +151,10 @@ def test_fields_are_those_of_their_own_device() -> None:
     first = next(iter(values))
     assert changed.pop(first) == values.pop(first) - 1000 * MIB
     assert changed == values
+
+
+def test_a_slot_of_thousands_of_digits_is_not_read() -> None:
+    report = published("nvidia_smi/h100-sxm-8_driver-565.txt")
+    query = parse_smi_query(Report("smi.txt", re.sub(r"(Device Max +: )\d", r"\g<1>" + "9" * 5000, report.text)))
+    assert len(query.devices) == 8
+    assert {device.pcie_generation for device in query.devices} == {5}

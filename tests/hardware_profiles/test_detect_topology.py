@@ -118,6 +118,7 @@ def test_cards_that_are_all_equally_far_all_count() -> None:
         ("GPU3\tNV18\tNV18\tNV18\t X \tNV18\tNV18\tNV18\tNV18\tSYS\t0-103\t0\t\tN/A\n", "", "no row of GPU3"),
         ("\tNV18\t X \tSYS\t104-207\t1\t\tN/A\nNIC0", "\nNIC0", "the row of GPU7 has 6 of 9 columns"),
         ("GPU0\t X \tNV18", "GPU0\t X \tFOO", "found 'FOO' between GPU0 and GPU1; needed NV#, PIX"),
+        ("GPU0\t X \tNV18", "GPU0\t X \tNV" + "9" * 5000, "between GPU0 and GPU1; needed NV#, PIX"),
     ],
 )
 def test_what_is_wrong_is_told_and_the_rest_used(old: str, new: str, said: str) -> None:
