@@ -5,7 +5,8 @@ A group is ``size`` devices at equal distances of ``stride`` device numbers. Lev
 groups do the same at the same time. A ring enters and leaves every unit once per member (NCCL's rings), so
 
     (1) rate of level l = link x max(1, ports / u_l) x g_l, at most link x ports / a, over oversubscription
-        times min(1, (g_{l+1} - g_l) x peer fraction) inside a node without a switch
+        times min(1, (g_{l+1} - g_l) x peer fraction) inside a node without a switch, and between nodes over
+        1 + growth x log2(g_{l+1} / g_l)
     (2) rate of the ring = the smallest rate of the levels that the group spans
     (3) all-gather, reduce-scatter of S bytes in total:  (n - 1)/n S / rate + ring latency
     (4) all-reduce:                                     2 (n - 1)/n S / rate + 2 min(ring, tree) latency

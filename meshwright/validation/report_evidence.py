@@ -71,6 +71,8 @@ def _number(value: float | None) -> str:
 def _shown(value: JsonValue) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

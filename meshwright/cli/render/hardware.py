@@ -42,12 +42,16 @@ def render_catalogue(
 
 def render_cluster(console: Console, cluster: ClusterSpec, *, sources: bool = False) -> None:
     """One cluster: the device with its roofline, the links, the host."""
-    heading(console, cluster.name, f"{cluster.num_devices} devices, {cluster.num_nodes} nodes")
+    heading(console, cluster.name, f"{_count(cluster.num_devices, 'device')}, {_count(cluster.num_nodes, 'node')}")
     _render_device(console, cluster.device)
     _render_levels(console, cluster)
     _render_host(console, cluster)
     if sources:
         _render_sources(console, "Sources", {**cluster.device.sources, **cluster.sources})
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _render_device(console: Console, device: DeviceSpec) -> None:
