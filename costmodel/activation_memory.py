@@ -32,6 +32,12 @@ Head side: the final norm as (1) or (2), its gathered output c T h, and the logi
     (11) log-probabilities, kept for backward, float32 at least                        w T V
     (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
     (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, (loss_bytes - c) T V
+    (14) a loss over n > 1 chunks of the sequence keeps none of the table, and holds   (11) + (12) or (13) of T / n
+         one chunk's at a time, in forward and again in backward: ceil(s / (cp n)) b tokens
+
+(14) is a head and loss that recompute every chunk (NeMo AutoModel, components/loss/chunked_ce.py; LongVA pull request 19: peak
+43 to 8 GB, MFU 57 to 45%). Liger-Kernel's fused linear cross entropy and torchtitan's ChunkedCELoss have each chunk's gradients
+at once, without the second product; torchtune's CEWithChunkedOutputLoss has whole logits and casts them in chunks.
 
 All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (tests/costmodel/test_memory_activations.py).
 """
@@ -130,6 +136,20 @@ class Tokens:
         return Tokens(length * grid.micro_batch_size, share * grid.micro_batch_size)
 
 
+def loss_tokens(training: TrainingSpec, grid: Grid) -> Column:
+    """Tokens whose logits exist at once, equation (14); without chunks those of the micro-batch."""
+    chunks = grid.context_parallel_size * training.loss_chunks
+    return ceil_div(np.full_like(chunks, training.sequence_length), chunks) * grid.micro_batch_size
+
+
+def loss_bytes(training: TrainingSpec, grid: Grid, *, kept: Column, beside: Column) -> tuple[Column, Column]:
+    """Bytes of the loss from ``kept`` and ``beside`` per token: those kept for backward, and those held while it runs."""
+    tokens = loss_tokens(training, grid)
+    if training.loss_chunks == 1:
+        return kept * tokens, beside * tokens
+    return np.zeros_like(tokens), (kept + beside) * tokens
+
+
 def torch_layer_bytes(
     model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, *, fusion: KernelFusion = "none"
 ) -> LayerBytes:
@@ -183,7 +203,7 @@ def torch_end_bytes(
     accounting: MemoryAccounting = UNCOMPILED,
     fusion: KernelFusion = "none",
 ) -> EndBytes:
-    """Final norm, head input and equations (11) to (13)."""
+    """Final norm, head input and equations (11) to (14)."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens = Tokens.of(training, grid)
     parallel = np.where(grid.loss_parallel == 1, grid.tensor_parallel_size, 1)
@@ -193,10 +213,11 @@ def torch_end_bytes(
     if accounting.loss_bytes is not None and fusion == "full":
         kept = np.where(parallel > 1, kept, compute)
         gradients = np.where(parallel > 1, gradients, accounting.loss_bytes - compute)
+    probabilities, logits = loss_bytes(training, grid, kept=kept * columns, beside=gradients * columns)
     return EndBytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
-        probabilities=kept * tokens.whole * columns,
-        logits=gradients * tokens.whole * columns,
+        probabilities=probabilities,
+        logits=logits,
     )
 
 

@@ -111,11 +111,13 @@ def _tensor_calls(setting: Setting, rank: int) -> list[Call]:
         calls += [Call("tp", "reduce_scatter", blocks, blocks * block, members)]
     else:
         calls += [Call("tp", "all_reduce", blocks, blocks * block, members)]
+    chunks = float(setting.problem.training.loss_chunks)
+    losses = micro_batches * (2.0 if chunks > 1 else 1.0)  # chunks are made again in backward
     if head and grid.loss_parallel[0]:
-        calls += [Call("tp", "all_reduce", 3.0 * micro_batches, 12.0 * micro_batches * tokens, members)]
+        calls += [Call("tp", "all_reduce", 3.0 * losses * chunks, 12.0 * losses * tokens, members)]
     elif head:
-        logits = micro_batches * tokens * model.padded_vocab_size * element
-        calls += [Call("tp", "all_gather", micro_batches, logits, members)]
+        logits = losses * tokens * model.padded_vocab_size * element
+        calls += [Call("tp", "all_gather", losses * chunks, logits, members)]
     return calls
 
 

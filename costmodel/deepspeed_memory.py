@@ -4,7 +4,8 @@ Activations are those of runtime ``torch`` (activation_memory.py), states those 
 M master and S state bytes per element, each sharded from its ZeRO stage on. C bytes of the compute format, r elements of the
 reduction bucket. The peak of forward and backward is the largest of
 
-    (1) loss             everything kept, the head's logits; under ZeRO 0 to 2 gradients only of earlier micro-batches
+    (1) loss             everything kept, the head's logits; under ZeRO 0 to 2 gradients only of earlier micro-batches; over
+                         chunks one chunk's logits, beside the head's gradient
     (2) head's backward  everything kept, one gradient of the logits, the head's gradient
     (3) first backward   everything kept less the head side's, what is recomputed, the widest gradients, the head's gradient
     (4) last backward    one layer, what is recomputed, the widest gradients; all gradients
@@ -99,7 +100,12 @@ def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:
         "gathered_parameters": _gathered(inputs, live),
     }
     return [
-        {"gradients": early, "activations": totals.in_flight, "logits": totals.logits, **with_head},
+        {
+            "gradients": early + head * compute * (inputs.training.loss_chunks > 1),
+            "activations": totals.in_flight,
+            "logits": totals.logits,
+            **with_head,
+        },
         {
             "gradients": early + head * compute,
             "activations": totals.in_flight,

@@ -1,7 +1,8 @@
 """FLOP of one step on all devices.
 
     (1) model FLOP = 3 x forward FLOP of every layer and the head, causal attention at half, nothing recomputed
-    (2) hardware FLOP = what the kernels execute: unfused attention computes all scores, recomputation repeats forwards
+    (2) hardware FLOP = what the kernels execute: unfused attention computes all scores, recomputation repeats forwards, a loss
+        over chunks the head's product
 
 With all scores counted and L layers, (1) is 72 B L s h^2 (1 + s/(6h) + V/(12 h L)) for a GPT (arXiv 2205.05198, equation 7),
 and (2) with full recomputation 96 B s L h^2 (1 + s/(6h) + V/(16 L h)) (arXiv 2104.04473, equation 3).

@@ -14,7 +14,8 @@ with sequence parallelism and T without:
         output that has a bias
     (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
         moves these bytes inside the weight-gradient products
-    (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first)
+    (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first); over n > 1
+        chunks n products of T / n rows, and backward repeats the forward's products and loss
 
 Projections in fp8 have ceilings of their own and cast their operands (fp8.py).
 
@@ -269,15 +270,22 @@ def head_passes(
     """Final norm, head and loss, equation (6)."""
     zero = np.zeros(batch.tokens.shape)
     hidden, columns = np.full(zero.shape, float(model.hidden_size)), model.padded_vocab_size / batch.tensor_parallel
-    product, product_backward, flops = product_passes(
-        training, rows=batch.tokens, sizes=(hidden, columns), ceiling=ceiling, stack=stack
+    chunks, again = float(training.loss_chunks), float(training.loss_chunks > 1)
+    product, product_backward, flops = (
+        chunks * each
+        for each in product_passes(
+            training, rows=batch.tokens / chunks, sizes=(hidden, columns), ceiling=ceiling, stack=stack
+        )
     )
     logits = batch.tokens * np.where(batch.loss_parallel > 0, columns, float(model.padded_vocab_size))
     elements = batch.shard_tokens * model.hidden_size
     norm, norm_backward = norm_bytes(model, stack, elements=elements, element_bytes=ceiling.element_bytes)
     forward = stream_seconds(ceiling, norm + logits * stack.logits_forward_bytes)
-    backward = stream_seconds(ceiling, norm_backward + logits * stack.logits_backward_bytes)
+    repeated = again * logits * stack.logits_forward_bytes
+    backward = stream_seconds(ceiling, norm_backward + logits * stack.logits_backward_bytes + repeated)
     return (
         PassCost(matmul=product, attention=zero, stream=forward, flops=flops),
-        PassCost(matmul=product_backward, attention=zero, stream=backward, flops=2.0 * flops),
+        PassCost(
+            matmul=product_backward + again * product, attention=zero, stream=backward, flops=(2.0 + again) * flops
+        ),
     )

@@ -36,6 +36,8 @@ probabilities and then their gradient in place, beside the logits or their gradi
 
    (14) kept 4 T V / t, and while the loss runs c T V / t       [loss_bytes instead of 4 + c, gathered_logits: V columns]
 
+A loss over chunks of the sequence keeps nothing of them, and holds both of one chunk (activation_memory.py, (14)).
+
 With fp8 projections Transformer Engine keeps their inputs as it cast them:
 
    (15) kept less 2 (c - 1) z h and (c - 1) T f / t, more T a d / t
@@ -47,7 +49,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.activation_memory import WIDE_BYTES, EndBytes, LayerBytes, Tokens, policy_outputs
+from costmodel.activation_memory import WIDE_BYTES, EndBytes, LayerBytes, Tokens, loss_bytes, policy_outputs
 from costmodel.context_parallel import context_buffers
 from costmodel.fp8 import FP8_BYTES
 from costmodel.runtimes.grid import Grid
@@ -120,15 +122,15 @@ def megatron_end_bytes(
 ) -> EndBytes:
     """Inputs of the final norm and head, and equation (14)."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
-    tokens = Tokens.of(training, grid)
-    vocabulary = np.full_like(tokens.whole, model.padded_vocab_size)
+    vocabulary = np.full_like(grid.micro_batch_size, model.padded_vocab_size)
     columns = 1 if accounting.gathered_logits else grid.tensor_parallel_size
-    elements = tokens.whole * ceil_div(vocabulary, columns)
+    width = ceil_div(vocabulary, columns)
     beside = compute if accounting.loss_bytes is None else accounting.loss_bytes - WIDE_BYTES
+    probabilities, logits = loss_bytes(training, grid, kept=WIDE_BYTES * width, beside=beside * width)
     return EndBytes(
         kept=_norm_and_input_bytes(model, training, grid, accounting, fusion),
-        probabilities=WIDE_BYTES * elements,
-        logits=beside * elements,
+        probabilities=probabilities,
+        logits=logits,
     )
 
 

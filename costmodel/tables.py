@@ -224,14 +224,14 @@ class _Builder:
         )
 
     def head(self, model: ModelSpec, parameters: Column) -> tuple[Cube, Cube]:
-        """Both passes of final norm, head and loss, and their FLOP."""
+        """Both passes of final norm, head and loss, and their FLOP; every chunk of the loss adds to the head's gradient."""
+        chunks, loss = self.training.loss_chunks, self._loss_seconds(model)
         forward, backward = head_passes(model, self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack)
-        accumulation = self._separate_accumulation(parameters)
+        accumulation = chunks * self._separate_accumulation(parameters)
+        collectives = self.block_seconds(model, 1.0) + loss * (chunks > 1)
         passes = [
-            self._parts(forward, self._loss_seconds(model), self._end_operations(1.0 / 3.0)),
-            self._parts(
-                backward, self.block_seconds(model, 1.0), self._end_operations(2.0 / 3.0), extra_stream=accumulation
-            ),
+            self._parts(forward, loss + self._head_input_seconds(model), self._end_operations(1.0 / 3.0)),
+            self._parts(backward, collectives, self._end_operations(2.0 / 3.0), extra_stream=accumulation),
         ]
         return np.stack(passes, axis=1), np.stack([forward.flops, backward.flops], axis=1)
 
@@ -277,17 +277,17 @@ class _Builder:
         return accumulation_seconds(self.training, parameters=parameters, ceiling=self.ceiling)
 
     def _loss_seconds(self, model: ModelSpec) -> Column:
-        """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered.
-
-        With sequence parallelism the head's input is gathered first.
-        """
-        tokens = self.batch.tokens
-        parallel = all_reduce_seconds(self.tensor_group, 3.0 * 4.0 * tokens, 3.0)
+        """Loss parallel: maximum, sum and target logit of every token; else the logits are gathered. Chunk by chunk."""
+        tokens, chunks = self.batch.tokens, float(self.training.loss_chunks)
+        parallel = all_reduce_seconds(self.tensor_group, 3.0 * 4.0 * tokens, 3.0 * chunks)
         logits = tokens * model.padded_vocab_size * self.ceiling.element_bytes
-        gathered = all_gather_seconds(self.tensor_group, logits)
-        head_input = all_gather_seconds(self.tensor_group, tokens * model.hidden_size * self.ceiling.element_bytes)
-        loss = np.where(self.batch.loss_parallel > 0, parallel, gathered)
-        return loss + np.where(self.batch.sequence_parallel > 0, head_input, 0.0)
+        gathered = all_gather_seconds(self.tensor_group, logits, chunks)
+        return np.where(self.batch.loss_parallel > 0, parallel, gathered)
+
+    def _head_input_seconds(self, model: ModelSpec) -> Column:
+        """With sequence parallelism the head's input is gathered first."""
+        block = self.batch.tokens * model.hidden_size * self.ceiling.element_bytes
+        return np.where(self.batch.sequence_parallel > 0, all_gather_seconds(self.tensor_group, block), 0.0)
 
     def _operations(self, model: ModelSpec, group: LayerGroup) -> tuple[Column, Column]:
         """Operations the host issues for one layer, forward and backward; a third of what comes in pairs is forward."""

@@ -3,7 +3,8 @@
 Bytes per element as in state_memory.py; K_c, A_c from rank_totals.py; W the widest gradients of one layer's backward, B
 what recomputation makes again of it (activation_memory.py). The peak of forward and backward is the largest of
 
-    (1) loss              sum K_c A_c kept, the head's logits; gradients of earlier micro-batches
+    (1) loss              sum K_c A_c kept, the head's logits; gradients of earlier micro-batches. A loss over chunks goes
+                          backward chunk by chunk: one chunk's logits, beside the head side's gradient
     (2) first backward    sum K_c A_c + B + W; (1)'s gradients + those of the head side and a tied table
     (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's, unless they were merged into
                           whole ones of earlier micro-batches; its reduce-scatter
@@ -237,8 +238,9 @@ class _Rank:
 
     def loss(self) -> Terms:
         """Equation (1)."""
+        chunked = self.inputs.training.loss_chunks > 1
         return {
-            "gradients": self.earlier_gradients,
+            "gradients": self.earlier_gradients + self.forming(self.head_side) * chunked,
             "activations": self.totals.in_flight,
             "logits": self.totals.logits,
             "gathered_parameters": self.gathered,

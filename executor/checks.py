@@ -28,6 +28,13 @@ def find_lack(plan: Plan) -> Rejection | None:
             numbers={"context_parallel_size": size},
             fix="set context_parallel_size to 1",
         )
+    if (chunks := plan.training.loss_chunks) > 1:
+        return Rejection(
+            rule="executor_loss_chunks",
+            message=f"a loss over chunks of the sequence (loss_chunks {chunks}) is predicted, but cannot be run yet",
+            numbers={"loss_chunks": chunks},
+            fix="set loss_chunks to 1",
+        )
     if (recipe := plan.training.precision.fp8_recipe) is not None:
         return Rejection(
             rule="executor_fp8",

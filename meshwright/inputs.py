@@ -85,6 +85,7 @@ def make_training(
     precision: str | None = None,
     optimizer: str | OptimizerSpec = "adamw",
     attention: str = "fused",
+    loss_chunks: int = 1,
 ) -> TrainingSpec:
     """What is trained in one step, with the number formats that the runtime uses for ``precision``.
 
@@ -97,6 +98,7 @@ def make_training(
             else fp16, and fp32 on a CPU.
         optimizer: ``adamw``, ``sgd`` or a full `OptimizerSpec`.
         attention: ``fused`` (no score matrix in memory) or ``unfused``.
+        loss_chunks: parts of a sequence that head and loss work through one at a time, 1 for all at once.
 
     Raises:
         InputError: for a value outside its domain, or a precision that the device or the runtime lacks.
@@ -107,6 +109,7 @@ def make_training(
         "precision": runtime.precisions[choose_precision(cluster.device, runtime, precision)],
         "optimizer": optimizer if isinstance(optimizer, OptimizerSpec) else _optimizer(optimizer, runtime),
         "attention_implementation": _one_of("attention", attention, ("fused", "unfused")),
+        "loss_chunks": whole_number("loss_chunks", loss_chunks, 1, MAX_SEQUENCE_LENGTH),
     }
     try:
         return TrainingSpec.model_validate(content)

@@ -14,7 +14,9 @@ from costmodel.stages import even_split
 
 STEPS = 5
 _INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")
-_OPTIONS = {"runtime": "torch", "precision": None, "optimizer": "adamw", "attention": "fused", "site": None}
+_OPTIONS = {
+    "runtime": "torch", "precision": None, "optimizer": "adamw", "attention": "fused", "loss_chunks": 1, "site": None,
+}  # fmt: skip
 _ALWAYS = ("data_parallel_replicate_size", "data_parallel_shard_size", "micro_batch_size")
 _FOLLOW = ("num_micro_batches",)
 _UNUSED = ("pipeline_schedule",)

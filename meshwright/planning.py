@@ -47,6 +47,7 @@ def plan(
     precision: str | None = None,
     optimizer: OptimizerSpec | str = "adamw",
     attention: str = "fused",
+    loss_chunks: int = 1,
     fix: Mapping[str, Any] | None = None,
     allow: Mapping[str, str | Sequence[Any]] | None = None,
     top: int = 5,
@@ -65,6 +66,7 @@ def plan(
         precision: bf16, fp16, fp32, fp64 or fp8; None takes bf16 where the device has it, else fp16, and fp32 on a cpu.
         optimizer: ``adamw``, ``sgd`` or a spec.
         attention: ``fused`` or ``unfused``.
+        loss_chunks: parts of a sequence that head and loss work through one at a time, where the runtime can.
         fix: axis -> the one value to hold it at, such as ``{"tensor_parallel_size": 8}``.
         allow: axis -> the values to search.
         top: plans to return, the best one included.
@@ -78,16 +80,9 @@ def plan(
     top = whole_number("top", top, 1, _MAX_TOP)
     total = None if tokens is None else parse_tokens(tokens)
     context, site = _resolve(
-        model,
-        cluster,
-        runtime,
-        site,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        optimizer=optimizer,
-        attention=attention,
-    )
+        model, cluster, runtime, site, global_batch_size=global_batch_size, sequence_length=sequence_length,
+        precision=precision, optimizer=optimizer, attention=attention, loss_chunks=loss_chunks,
+    )  # fmt: skip
     from planner.search import search
     from planner.space import declare_space
 
@@ -110,6 +105,7 @@ def make_plan(
     precision: str | None = None,
     optimizer: OptimizerSpec | str = "adamw",
     attention: str = "fused",
+    loss_chunks: int = 1,
     site: SiteProfile | str | Path | None = None,
     command: str = "",
 ) -> Plan:
@@ -127,6 +123,7 @@ def make_plan(
         precision: as in `plan`.
         optimizer: as in `plan`.
         attention: as in `plan`.
+        loss_chunks: as in `plan`.
         site: as in `plan`.
         command: recorded in the plan's provenance.
 
@@ -138,16 +135,9 @@ def make_plan(
     from planner.axes import parse_layers
 
     context, site = _resolve(
-        model,
-        cluster,
-        runtime,
-        site,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        optimizer=optimizer,
-        attention=attention,
-    )
+        model, cluster, runtime, site, global_batch_size=global_batch_size, sequence_length=sequence_length,
+        precision=precision, optimizer=optimizer, attention=attention, loss_chunks=loss_chunks,
+    )  # fmt: skip
     _, place, training, profile = context
     stated = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
     parallel = complete_parallel(stated, cluster=place, training=training)

@@ -191,6 +191,36 @@ def _explain_positions(context: RuleContext) -> Finding:
     )
 
 
+def _chunked_loss(context: RuleContext) -> bool:
+    return context.training.loss_chunks == 1 or context.runtime.chunked_loss
+
+
+def _explain_chunked_loss(context: RuleContext) -> Finding:
+    chunks = context.training.loss_chunks
+    return Finding(
+        f"runtime {context.runtime.name} does not compute the loss in chunks of the sequence (loss_chunks {chunks}); valid: 1",
+        "set loss_chunks to 1, or choose a runtime whose loss is the user's own code: composer-fsdp, deepspeed, unknown",
+        {"loss_chunks": chunks, "valid": 1},
+    )
+
+
+def _chunks_have_tokens(context: RuleContext, grid: Grid) -> BoolColumn:
+    chunks, length = context.training.loss_chunks, context.training.sequence_length
+    return np.asarray((chunks == 1) | (chunks * grid.context_parallel_size <= length))
+
+
+def _explain_chunks(context: RuleContext, grid: Grid, row: int) -> Finding:
+    chunks, length = context.training.loss_chunks, context.training.sequence_length
+    size = int(grid.context_parallel_size[row])
+    most = max(length // size, 1)
+    return Finding(
+        f"loss_chunks {chunks} exceeds the {length // size} tokens of a sequence on one device (sequence_length {length} / "
+        f"context_parallel_size {size}); valid: 1 to {most}",
+        f"set loss_chunks to at most {most}",
+        {"loss_chunks": chunks, "sequence_length": length, "context_parallel_size": size, "valid": f"1 to {most}"},
+    )
+
+
 RUNTIME_RULES: tuple[Rule, ...] = (
     _member("model_family", lambda c: c.model.family, lambda c: c.runtime.model_families),
     _member("device", lambda c: c.cluster.device.kind, lambda c: c.runtime.devices),
@@ -199,6 +229,13 @@ RUNTIME_RULES: tuple[Rule, ...] = (
     _context_rule("fp64_on_cpu", _fp64_on_cpu, _explain_fp64),
     _context_rule("runtime_precision", _runtime_precision, _explain_runtime_precision),
     _context_rule("learned_positions", _positions, _explain_positions),
+    _context_rule("runtime_chunked_loss", _chunked_loss, _explain_chunked_loss),
+    Rule(
+        name="loss_chunks_have_tokens",
+        stated_axes=(),
+        mask=_chunks_have_tokens,
+        explain=_explain_chunks,
+    ),
     _runtime_axis("zero_stage", (0, 1, 2, 3), lambda runtime: runtime.zero_stages),
     _runtime_axis("pipeline_schedule", SCHEDULES, lambda runtime: runtime.schedules),
     _runtime_axis("recompute", RECOMPUTE_KINDS, lambda runtime: runtime.recompute_kinds),

@@ -55,7 +55,8 @@ class RuntimeProfile(Spec):
     those that refuse fewer micro-batches than pipeline stages. ``context_parallel_methods``: how it cuts
     sequences, none when it does not. ``vocabulary_multiple``: rows of the embedding
     table are a multiple of it for every tensor-parallel rank; None: as many as the vocabulary. ``tied_pipelines``: whether a
-    head may share its table with an embedding on another pipeline stage. ``memory_model``: whose way to hold activations,
+    head may share its table with an embedding on another pipeline stage. ``chunked_loss``: whether head and loss may go chunk by
+    chunk over the sequence (``TrainingSpec.loss_chunks``). ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
     says otherwise. ``error_band`` is the half-width of the 80% interval of step times on the architectures
@@ -100,4 +101,5 @@ class RuntimeProfile(Spec):
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
     context_parallel_methods: tuple[ContextParallelMethod, ...] = ()
     tied_pipelines: bool = True
+    chunked_loss: bool = False
     vocabulary_multiple: PositiveInt | None = None

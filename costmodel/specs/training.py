@@ -71,7 +71,8 @@ class TrainableSpec(Spec):
 class TrainingSpec(Spec):
     """One optimizer step: ``global_batch_size`` sequences of ``sequence_length`` tokens.
 
-    ``attention_implementation``: ``fused`` (flash-like, no score matrix in memory) or ``unfused``.
+    ``attention_implementation``: ``fused`` (flash-like, no score matrix in memory) or ``unfused``. ``loss_chunks``: parts
+    that every sequence is cut into for the head and the loss; one part's logits exist at a time, made again in backward.
     """
 
     global_batch_size: int = Field(gt=0, le=MAX_GLOBAL_BATCH_SIZE)
@@ -80,6 +81,6 @@ class TrainingSpec(Spec):
     optimizer: OptimizerSpec = OptimizerSpec()
     attention_implementation: Literal["fused", "unfused"] = "fused"
     dropout: Literal[0] = 0
-    loss_chunks: Literal[1] = 1
+    loss_chunks: int = Field(default=1, ge=1, le=MAX_SEQUENCE_LENGTH)
     trainable: TrainableSpec = TrainableSpec()
     seed: int = Field(default=0, ge=0, lt=2**63)

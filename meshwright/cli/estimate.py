@@ -33,6 +33,7 @@ def estimate(
     precision: options.Precision = None,
     optimizer: options.Optimizer = "adamw",
     attention: options.Attention = "fused",
+    loss_chunks: options.LossChunks = 1,
     tensor_parallel_size: options.TensorParallelSize = None,
     sequence_parallel: options.SequenceParallel = None,
     loss_parallel: options.LossParallel = None,
@@ -130,6 +131,7 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
         precision=values["precision"],
         optimizer=values["optimizer"],
         attention=values["attention"],
+        loss_chunks=values["loss_chunks"],
         command=command,
     )
 

@@ -54,6 +54,9 @@ Precision = Annotated[
 ]
 Optimizer = Annotated[str, text("--optimizer", "adamw or sgd.")]
 Attention = Annotated[str, text("--attention", "fused (flash-like) or unfused (score matrix in memory).")]
+LossChunks = Annotated[
+    int, number("--loss-chunks", "Parts of a sequence whose logits exist one at a time, where the runtime can.")
+]
 Tokens = Annotated[
     str | None,
     text("--tokens", "Also say how long training on this many tokens takes: 300e9, 300B, 2T.", metavar="T"),

@@ -16,7 +16,8 @@ from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
 
 _PASSED_ON = (
-    "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "tokens", "site",
+    "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "loss_chunks", "tokens",
+    "site",
 )  # fmt: skip
 
 _SHOWN = 5
@@ -37,6 +38,7 @@ def plan(
     precision: options.Precision = None,
     optimizer: options.Optimizer = "adamw",
     attention: options.Attention = "fused",
+    loss_chunks: options.LossChunks = 1,
     fix: Annotated[
         list[str] | None, typer.Option("--fix", metavar="AXIS=VALUE", help="Hold one axis at one value; repeatable.")
     ] = None,

@@ -179,6 +179,9 @@ CASES: dict[str, tuple[list[str], str]] = {
     "fp64 on a GPU": (plan(precision="fp64"), "fp64"),
     "unknown optimizer": (plan(optimizer="adafactor"), "adamw"),
     "unknown attention": (plan(attention="ring"), "unfused"),
+    "chunks of the loss zero": (plan(loss_chunks="0"), "needed a whole number"),
+    "runtime without a chunked loss": (plan(loss_chunks="4"), "runtime torch does not compute the loss in chunks"),
+    "more chunks than tokens": (estimate(loss_chunks="9999999", runtime="deepspeed"), "loss_chunks to at most"),
     "unknown recompute": (estimate(recompute="sometimes"), "core_attention"),
     # axes
     "unknown axis": (plan(fix="tensor_size=2"), "tensor_parallel_size"),

@@ -53,6 +53,7 @@ def made(
     layers: tuple[int, ...] | None = None,
     precision: str | None = None,
     attention: str = "fused",
+    loss_chunks: int = 1,
     **sizes: Any,
 ) -> Plan:
     """A plan with its sizes stated."""
@@ -67,6 +68,7 @@ def made(
         runtime=runtime,
         precision=precision,
         attention=attention,
+        loss_chunks=loss_chunks,
     )
 
 

@@ -34,7 +34,7 @@ def render_subject(console: Console, plan: Plan) -> None:
                 "training",
                 f"global batch {training.global_batch_size} x {training.sequence_length} tokens, "
                 f"{formats_of(training.precision)}, {training.optimizer.name}, {training.attention_implementation} "
-                "attention",
+                "attention" + f", loss in {training.loss_chunks} chunks" * (training.loss_chunks > 1),
             ),
             ("runtime", f"{plan.runtime.name} {plan.runtime.version}"),
             ("site", plan.site.title if plan.site else ""),
