@@ -31,7 +31,7 @@ Head side: the final norm as (1) or (2), its gathered output c T h, and the logi
 
     (11) log-probabilities, kept for backward, float32 at least                        w T V
     (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
-    (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, (loss_bytes - c) T V
+    (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, max(c, loss_bytes - c) T V
     (14) a loss over n > 1 chunks of the sequence keeps none of the table, and holds   (11) + (12) or (13) of T / n
          one chunk's at a time, in forward and again in backward: ceil(s / (cp n)) b tokens
 
@@ -212,7 +212,7 @@ def torch_end_bytes(
     kept, gradients = wide, np.where(parallel > 1, 3, 2) * wide
     if accounting.loss_bytes is not None and fusion == "full":
         kept = np.where(parallel > 1, kept, compute)
-        gradients = np.where(parallel > 1, gradients, accounting.loss_bytes - compute)
+        gradients = np.where(parallel > 1, gradients, max(compute, accounting.loss_bytes - compute))
     probabilities, logits = loss_bytes(training, grid, kept=kept * columns, beside=gradients * columns)
     return EndBytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
