@@ -55,8 +55,6 @@ PEERS = (
     ),
     PeerFigures(name="llm-analysis d841e40", rows=_ALL, seen=False, median="19%", pair_order="72%", oom_recall="65%"),
     PeerFigures(name="SimuMax 4dcaae5, its A100 efficiencies", rows=_ALL, seen=False, median="25%"),
-    PeerFigures(name="6ND at 40% of peak", rows=_ALL, seen=False, median="20%"),
-    PeerFigures(name="6ND with one factor per accelerator", rows=_ALL, seen=True, median="15-18%"),
     PeerFigures(name="calculon caa4b11", rows="arXiv 2205.05198, table 5 (8 runs)", seen=True, mean="3.65%"),
     PeerFigures(name="SimuMax 4dcaae5", rows="its own B200 table (43 runs)", seen=True, mean="5.6%", memory="0.46%"),
 )
