@@ -1,7 +1,5 @@
 """The longest path against a plain simulation, closed forms of even stages, and the bounds made of explicit paths."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -200,15 +198,3 @@ def test_candidates_of_one_topology_are_evaluated_together():
             "interleaved_1f1b", 4, 2, 8, forward[:, index], backward[:, index], transfer[:, index], start[:, index]
         )
         assert (together[:, index] == alone).all()
-
-
-@pytest.mark.parametrize(("ranks", "micro_batches", "limit"), [(16, 192, 0.040), (64, 512, 0.300)])
-def test_a_large_pipeline_is_evaluated_in_milliseconds(ranks, micro_batches, limit):
-    """CPU seconds with a topology that is new; the best of three, because the machine may be busy."""
-    spent = []
-    for _ in range(3):
-        build_topology.cache_clear()
-        begin = time.process_time()
-        ends("1f1b", ranks, 1, micro_batches, [1.0] * ranks, [2.0] * ranks, [0.1] * ranks)
-        spent.append(time.process_time() - begin)
-    assert min(spent) < limit
