@@ -31,7 +31,7 @@ from functools import partial
 import numpy as np
 
 from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
-from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, gather_inputs, largest, rank_totals
+from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, gather_inputs, rank_totals
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
@@ -61,7 +61,7 @@ def deepspeed_inputs(
 
 
 def deepspeed_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
-    """Terms of every phase for one pipeline rank per row; forward_backward at its largest instant."""
+    """Terms of every phase for one pipeline rank per row; forward_backward at instants (1) to (5)."""
     totals, stage = rank_totals(inputs, contents), inputs.grid.zero_stage
     shard = ceil_div(totals.sizes.local, inputs.grid.shard_group_size)
     moments = inputs.training.optimizer.num_moments * inputs.bytes_of("state")
@@ -74,14 +74,16 @@ def deepspeed_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     step: Terms = {"optimizer_state": shard * (inputs.bytes_of("master") + moments)}
     converted = np.where(stage >= 3, np.minimum(shard, SUB_GROUP), shard) * MAIN_GRADIENT_BYTES
     phases: PhaseTerms = {
-        "init": {**parameters, "optimizer_state": shard * inputs.bytes_of("master")},
-        "forward_backward": {**parameters, **step, **largest(_instants(inputs, totals, held))},
-        "optimizer": {
-            **parameters,
-            **step,
-            "gradients": held,
-            "optimizer_temporaries": converted * (inputs.bytes_of("gradient") < MAIN_GRADIENT_BYTES),
-        },
+        "init": [{**parameters, "optimizer_state": shard * inputs.bytes_of("master")}],
+        "forward_backward": [{**parameters, **step, **terms} for terms in _instants(inputs, totals, held)],
+        "optimizer": [
+            {
+                **parameters,
+                **step,
+                "gradients": held,
+                "optimizer_temporaries": converted * (inputs.bytes_of("gradient") < MAIN_GRADIENT_BYTES),
+            }
+        ],
     }
     return RankMemory(phases, np.zeros_like(shard))
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from costmodel.fp8 import FP8_BYTES
 from costmodel.megatron_activation_memory import megatron_end_bytes, megatron_layer_bytes
-from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, gather_inputs, largest, rank_totals
+from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, gather_inputs, rank_totals
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
@@ -53,7 +53,7 @@ def megatron_inputs(
 
 
 def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
-    """Terms of every phase for one pipeline rank per row; forward_backward at its larger instant."""
+    """Terms of every phase for one pipeline rank per row; forward_backward at instants (1) and (2)."""
     totals = rank_totals(inputs, contents)
     state, shard = _state(inputs, totals), ceil_div(totals.sizes.local, inputs.grid.shard_group_size)
     kept = totals.in_flight + inputs.accounting.sent_outputs * totals.sent_in_flight * inputs.layers[0].layer_input
@@ -67,9 +67,9 @@ def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     copies = inputs.bytes_of("gradient") < MAIN_GRADIENT_BYTES and inputs.bytes_of("master") > 0
     temporaries = shard * MAIN_GRADIENT_BYTES if copies else np.zeros_like(shard)
     phases: PhaseTerms = {
-        "init": {**state, "optimizer_state": shard * inputs.bytes_of("master")},
-        "forward_backward": {**state, "gathered_parameters": gathered, **largest([loss, backward])},
-        "optimizer": {**state, "optimizer_temporaries": temporaries},
+        "init": [{**state, "optimizer_state": shard * inputs.bytes_of("master")}],
+        "forward_backward": [{**state, "gathered_parameters": gathered, **terms} for terms in (loss, backward)],
+        "optimizer": [{**state, "optimizer_temporaries": temporaries}],
     }
     return RankMemory(phases, np.zeros_like(shard))
 

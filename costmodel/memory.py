@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.deepspeed_memory import deepspeed_inputs, deepspeed_rank_memory
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
-from costmodel.rank_totals import Inputs, RankMemory, total
+from costmodel.rank_totals import Inputs, RankMemory, largest, total
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column
 from costmodel.specs import (
@@ -78,7 +79,13 @@ def peak_memory(stages: Sequence[StageMemory], runtime: RuntimeProfile, device: 
 
 
 def grid_peak_bytes(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    *,
+    first_rank_only: bool = False,
 ) -> NDArray[np.float64]:
     """Equation (4) for every row, stages split evenly: `peak_memory`'s ``device`` of that row's plan.
 
@@ -88,6 +95,7 @@ def grid_peak_bytes(
         training: batch, sequence, precision, optimizer.
         runtime: the training framework.
         grid: candidates; rows that break a rule get a number without meaning.
+        first_rank_only: leave out all pipeline ranks but the first, for a lower bound at a third of the cost or less.
 
     Returns:
         Bytes, float64 [rows].
@@ -95,20 +103,29 @@ def grid_peak_bytes(
     peaks = np.zeros(len(grid), dtype=np.int64)
     for padded, rows in padded_models(model, runtime, grid):
         part = grid if rows is None else grid.take(rows)
-        peaks[slice(None) if rows is None else rows] = _grid_peaks(padded, cluster.device, training, runtime, part)
+        peaks[slice(None) if rows is None else rows] = _grid_peaks(
+            padded, cluster.device, training, runtime, part, ranks=1 if first_rank_only else None
+        )
     return _device(_reserved(peaks, runtime, cluster.device), runtime, cluster.device).astype(np.float64)
 
 
 def _grid_peaks(
-    model: ModelSpec, device: DeviceSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    model: ModelSpec,
+    device: DeviceSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    *,
+    ranks: int | None = None,
 ) -> Column:
-    """Largest peak with its pools over the pipeline ranks of every row."""
+    """Largest peak with its pools over the pipeline ranks of every row, or the first few of them."""
     inputs_of, rank_memory = _memory_model(runtime)
     inputs = inputs_of(model, training, runtime, device, grid)
     peaks = []
-    for contents in grid_contents(model, grid):
+    for contents in islice(grid_contents(model, grid), ranks):
         memory = rank_memory(inputs, contents)
-        peaks.append(reduce(np.maximum, (total(terms) for terms in memory.phases.values())) + memory.pooled)
+        sums = (total(terms) for instants in memory.phases.values() for terms in instants)
+        peaks.append(reduce(np.maximum, sums) + memory.pooled)
     return reduce(np.maximum, peaks)
 
 
@@ -128,13 +145,14 @@ def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, MemoryOf]:
 
 def _stage_memory(rank: int, memory: RankMemory) -> StageMemory:
     """Row 0 of the columns as a spec; terms of 0 bytes are left out."""
+    phases = {phase: largest(instants) for phase, instants in memory.phases.items()}
     terms = tuple(
         MemoryTerm(name=name, bytes=int(column[0]), phase=phase)
-        for phase, columns in memory.phases.items()
+        for phase, columns in phases.items()
         for name, column in columns.items()
         if column[0]
     )
-    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in memory.phases.items()}
+    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in phases.items()}
     peak: Phase = max(sums, key=lambda phase: sums[phase])
     pooled = int(memory.pooled[0])
     return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak, pooled_bytes=pooled)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.activation_memory import EndBytes, LayerBytes
 from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
-from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, model_sizes
+from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, grid_model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
     DeviceSpec,
@@ -27,10 +27,10 @@ from costmodel.specs import (
     TrainingSpec,
 )
 from costmodel.stage_contents import Chunk, RankContents
-from costmodel.state_memory import ChunkSizes, chunk_sizes
+from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
 
 Terms = dict[str, Column]
-PhaseTerms = dict[Phase, Terms]
+PhaseTerms = dict[Phase, list[Terms]]
 LayerModel = Callable[[ModelSpec, LayerGroup, TrainingSpec, Grid], LayerBytes]
 EndModel = Callable[[ModelSpec, TrainingSpec, Grid], EndBytes]
 
@@ -39,7 +39,9 @@ FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """One pipeline rank per row: terms of every phase, and the bytes that are reserved for other streams besides."""
+    """One pipeline rank per row: terms of every phase at each instant that may be its largest, and the bytes that are
+    reserved for other streams besides.
+    """
 
     phases: PhaseTerms
     pooled: Column
@@ -111,7 +113,7 @@ def gather_inputs(
         training=training,
         device=device,
         grid=grid,
-        sizes=model_sizes(model, runtime, cut),
+        sizes=grid_model_sizes(model, runtime, cut),
         layers=tuple(layer_model(model, group, training, grid) for group in model.layers),
         end=end_model(model, training, grid),
         accounting=runtime.memory,
@@ -123,7 +125,7 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     grid, chunks = inputs.grid, contents.chunks
     running = in_flight(grid, contents.rank)
     counts = [in_flight_of_chunk(grid, running, index) for index in range(len(chunks))]
-    sizes = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in chunks]
+    sizes, layer_sizes = rank_sizes(inputs.model, inputs.sizes, chunks)
     modes = _layer_modes(inputs, chunks)
     kept = [_kept(inputs, chunk, modes[id(chunk.recompute)]) for chunk in chunks]
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
@@ -132,9 +134,9 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     head = reduce(np.maximum, (chunk.head for chunk in chunks))
     layer, recomputed, backward = _widest_layer(inputs, chunks, modes)
     return RankTotals(
-        sizes=reduce(Sizes.__add__, (size.total for size in sizes)),
-        layer_sizes=reduce(Sizes.__add__, (size.layers for size in sizes)),
-        last=_pick_sizes(sizes, last),
+        sizes=sizes,
+        layer_sizes=layer_sizes,
+        last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
         in_flight=_dot(counts, kept),
         micro_batch=pick(last, kept),
         layer=layer,
@@ -199,24 +201,24 @@ def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk], modes: dict[int, list
     """Kept, recomputed and backward bytes, each the largest over the layers of the rank."""
     zero = np.zeros(len(inputs.grid), dtype=np.int64)
     widest = _LayerMode(zero, zero, zero)
-    for chunk in chunks:
-        for mode, count in zip(modes[id(chunk.recompute)], chunk.layers, strict=True):
-            present = count > 0
+    for key, kinds in modes.items():
+        same = [chunk.layers for chunk in chunks if id(chunk.recompute) == key]
+        for mode, counts in zip(kinds, zip(*same, strict=True), strict=True):
+            present = reduce(np.add, counts) > 0
             widest = _LayerMode(*(np.maximum(most, one * present) for most, one in zip(widest, mode, strict=True)))
     return widest
 
 
-def _pick_sizes(chunks: Sequence[ChunkSizes], index: Column) -> ChunkSizes:
-    parts = {}
-    for part in _CHUNK_FIELDS:
-        sizes = [getattr(chunk, part) for chunk in chunks]
-        parts[part] = Sizes(*(pick(index, [getattr(size, name) for size in sizes]) for name in _SIZE_FIELDS))
-    return ChunkSizes(**parts)
+def _pick_chunk(chunks: Sequence[Chunk], index: Column) -> Chunk:
+    """Row by row, the chunk that ``index`` names."""
+    return Chunk(
+        layers=tuple(pick(index, counts) for counts in zip(*(chunk.layers for chunk in chunks), strict=True)),
+        embedding=pick(index, [chunk.embedding for chunk in chunks]),
+        head=pick(index, [chunk.head for chunk in chunks]),
+        exists=pick(index, [chunk.exists for chunk in chunks]),
+        recompute=pick(index, [chunk.recompute for chunk in chunks]),
+    )
 
 
 def _dot(counts: Sequence[Column], values: Sequence[Column]) -> Column:
     return reduce(np.add, (count * value for count, value in zip(counts, values, strict=True)))
-
-
-_CHUNK_FIELDS = tuple(field.name for field in fields(ChunkSizes))
-_SIZE_FIELDS = tuple(field.name for field in fields(Sizes))

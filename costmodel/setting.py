@@ -39,9 +39,14 @@ class StageContents:
     head: Matrix  # [V]
 
     @property
+    def groups(self) -> Matrix:
+        """Layers of every group [1, V, G]: candidates that share stages differ in the recompute kind alone."""
+        return np.asarray(self.layers[:1].sum(axis=3))
+
+    @property
     def calls(self) -> Matrix:
-        """Groups gathered one after the other [1 or n, V]: one per layer, one for embedding and head together."""
-        return np.asarray(self.layers.sum(axis=(2, 3)) + np.maximum(self.embedding, self.head))
+        """Groups gathered one after the other [1, V]: one per layer, one for embedding and head together."""
+        return np.asarray(self.groups.sum(axis=2) + np.maximum(self.embedding, self.head))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

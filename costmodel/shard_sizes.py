@@ -16,7 +16,7 @@ size of chunk 0); torch/distributed/tensor/placement_types.py (`Shard`); Megatro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,10 @@ class Sizes:
             self.local * count, self.padded * count, self.own * count, self.gathered * count, self.tensors * count
         )
 
+    def take(self, rows: Column) -> Sizes:
+        """The sets in ``rows``."""
+        return Sizes(self.local[rows], self.padded[rows], self.own[rows], self.gathered[rows], self.tensors[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
@@ -80,6 +84,16 @@ class ModelSizes:
     head: Sizes
     final_norm: Sizes
     layers: tuple[Sizes, ...]
+
+    def take(self, rows: Column) -> ModelSizes:
+        """The sizes in ``rows``."""
+        return ModelSizes(
+            embedding=self.embedding.take(rows),
+            token_embedding=self.token_embedding.take(rows),
+            head=self.head.take(rows),
+            final_norm=self.final_norm.take(rows),
+            layers=tuple(layer.take(rows) for layer in self.layers),
+        )
 
 
 def ceil_div(value: Column, divisor: Column | int) -> Column:
@@ -106,6 +120,14 @@ def model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSiz
         final_norm=tensors_sizes(norm, cut),
         layers=tuple(tensors_sizes(layer_tensors(model, int(start)), cut) for start in starts[:-1]),
     )
+
+
+def grid_model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSizes:
+    """`model_sizes` of many rows: computed once for each of the few pairs of group sizes that they have."""
+    base = int(cut.shard_size.max(initial=0)) + 1
+    pairs, rows = np.unique(cut.tensor_parallel_size * base + cut.shard_size, return_inverse=True)
+    distinct = replace(cut, tensor_parallel_size=pairs // base, shard_size=pairs % base)
+    return model_sizes(model, runtime, distinct).take(rows)
 
 
 def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:

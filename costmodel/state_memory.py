@@ -46,6 +46,7 @@ torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -106,6 +107,17 @@ def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes
     layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     last = [size.times((count > 0).astype(np.int64)) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
     return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), _last_present(last))
+
+
+def rank_sizes(model: ModelSpec, sizes: ModelSizes, chunks: Sequence[Chunk]) -> tuple[Sizes, Sizes]:
+    """Sizes of everything in the chunks of a rank, and of their layers: `chunk_sizes` summed, with one product a part."""
+    counts = (reduce(np.add, column) for column in zip(*(chunk.layers for chunk in chunks), strict=True))
+    layers = reduce(Sizes.__add__, (size.times(count) for size, count in zip(sizes.layers, counts, strict=True)))
+    embedding = sizes.embedding.times(reduce(np.add, (chunk.embedding for chunk in chunks)))
+    total = embedding + sizes.head.times(reduce(np.add, (chunk.head for chunk in chunks))) + layers
+    if model.tie_word_embeddings:
+        total += sizes.token_embedding.times(reduce(np.add, (chunk.head * (1 - chunk.embedding) for chunk in chunks)))
+    return total, layers
 
 
 def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant, StateBytes]:

@@ -62,7 +62,7 @@ def step_times(setting: Setting) -> StepTimes:
     )
     forward[:, :, GATHER] = sharding.forward_gather
     backward[:, :, GATHER], backward[:, :, GRADIENT] = sharding.backward_gather, sharding.backward_reduce
-    layers = setting.contents.layers.sum(axis=3)
+    layers = setting.contents.groups
     tensor_hidden = (layers @ setting.table.layer_backward_hidden[:, :, None])[:, :, 0]
     return StepTimes(
         forward=forward,
@@ -98,7 +98,7 @@ def stage_parameters(setting: Setting) -> Matrix:
     head = table.head_parameters
     if holds_tied_copy(setting):
         head = head + _table_parameters(setting)
-    layers = contents.layers.sum(axis=3) @ table.layer_parameters[:, :, None]
+    layers = contents.groups @ table.layer_parameters[:, :, None]
     return np.asarray(
         layers[:, :, 0] + table.embedding_parameters[:, None] * contents.embedding + head[:, None] * contents.head
     )
@@ -109,13 +109,16 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     table, contents = setting.table, setting.contents
     rows, groups, kinds, parts = table.layer_backward.shape
     virtual = contents.layers.shape[1]
-    forward = contents.layers.sum(axis=3) @ table.layer_forward
+    forward = contents.groups @ table.layer_forward
     backward = contents.layers.reshape(-1, virtual, groups * kinds) @ table.layer_backward.reshape(rows, -1, parts)
-    ends = (contents.embedding[None, :, None], contents.head[None, :, None])
-    forward = forward + ends[0] * table.embedding[:, None, 0] + ends[1] * table.head[:, None, 0]
-    backward = backward + ends[0] * table.embedding[:, None, 1] + ends[1] * table.head[:, None, 1]
     slower = _slowest_of_all(setting)
-    return forward * slower, backward * slower
+    for direction, passes in enumerate((forward, backward)):
+        # In place and at the ends of the model alone: these are the largest arrays of a grid.
+        for held, end in ((contents.embedding, table.embedding), (contents.head, table.head)):
+            stages = np.flatnonzero(held)
+            passes[:, stages] += held[stages, None] * end[:, None, direction]
+        np.multiply(passes, slower, out=passes)
+    return forward, backward
 
 
 def _slowest_of_all(setting: Setting) -> Matrix:
@@ -193,7 +196,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
     device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
     stack, often = setting.stack, setting.often
-    layers = setting.contents.layers.sum(axis=3)
+    layers = setting.contents.groups
     once = (often.first_gather + often.last_reduce + often.replicas)[:, None]
     operations = stack.optimizer_operations * (
         layers @ setting.table.layer_tensors

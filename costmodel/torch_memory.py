@@ -54,7 +54,6 @@ from costmodel.rank_totals import (
     RankTotals,
     Terms,
     gather_inputs,
-    largest,
     rank_totals,
     total,
 )
@@ -82,7 +81,7 @@ def torch_inputs(
 
 
 def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
-    """Terms of every phase for one pipeline rank per row; forward_backward at its largest instant."""
+    """Terms of every phase for one pipeline rank per row; forward_backward at instants (1) to (5)."""
     rank = _Rank(inputs, rank_totals(inputs, contents))
     parameters = {"parameters": rank.totals.sizes.padded * inputs.bytes_of("parameter")}
     optimizer_state = {"optimizer_state": rank.optimizer_state}
@@ -96,9 +95,9 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     ]
     step = {**parameters, "gradients": rank.after_step, **optimizer_state, **buffers}
     phases: PhaseTerms = {
-        "init": parameters,
-        "forward_backward": {**parameters, **optimizer_state, **largest(instants)},
-        "optimizer": step,
+        "init": [parameters],
+        "forward_backward": [{**parameters, **optimizer_state, **terms} for terms in instants],
+        "optimizer": [step],
     }
     lasting = total({**parameters, **optimizer_state})
     pooled = rank.pooled([total(terms) + lasting for terms in instants], total(step))

@@ -28,7 +28,8 @@ class Candidates:
     """What a space holds.
 
     ``grid``: the n rows that obey every rule, ``needed_bytes`` [n] of the fullest device with allocator
-    waste and contexts, ``fits`` [n], ``bounds`` [n] seconds, infinite where a row does not fit.
+    waste and contexts, ``fits`` [n], ``bounds`` [n] seconds, infinite where a row does not fit. Of rows that
+    do not fit, ``needed_bytes`` is exact where it is smallest; elsewhere it may be that of the first pipeline rank.
     """
 
     context: RuleContext
@@ -54,23 +55,44 @@ class Candidates:
         return summarize_parallel(self.grid.parallel(row), self.grid.recompute_kind(row))
 
 
-def device_bytes(context: RuleContext, grid: Grid) -> Column:
+def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = False) -> Column:
     """Bytes that the fullest device of every row needs: tensors, allocator waste, contexts and communicators.
 
     Stated stages are priced plan by plan, since a grid splits its layers evenly. Otherwise rows with equally many
     chunks are priced together, because every row of a grid costs as much as the one with the most chunks, and those
     without a pipeline apart, because they have one rank.
+    ``first_rank_only`` leaves out all other pipeline ranks, for a lower bound; stated stages are priced in full.
     """
     if context.layers_per_stage is None:
         needed = np.zeros(len(grid))
         inputs = (context.model, context.cluster, context.training, context.runtime)
         for rows in _blocks(grid.num_model_chunks * 2 + (grid.pipeline_parallel_size > 1)):
-            needed[rows] = grid_peak_bytes(*inputs, grid.take(rows))
+            needed[rows] = grid_peak_bytes(*inputs, grid.take(rows), first_rank_only=first_rank_only)
         return needed
     plans = [row_plan(context, grid, row) for row in range(len(grid))]
     device = context.cluster.device
     peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
     return np.array(peaks, dtype=np.float64)
+
+
+def sifted_bytes(context: RuleContext, grid: Grid) -> Column:
+    """`device_bytes` of the rows that fit and of those that need least; for the others a bound that does not fit either.
+
+    In wide spaces most rows do not fit, and most of them not even the first pipeline rank, which holds the embedding and
+    most activations: what it needs is a lower bound at a fraction of the cost.
+    """
+    if context.layers_per_stage is not None:
+        return device_bytes(context, grid)
+    capacity = context.cluster.device.memory_bytes
+    needed = device_bytes(context, grid, first_rank_only=True)
+    possible = needed <= capacity
+    known = np.append(np.flatnonzero(possible), np.argmin(np.where(possible, np.inf, needed)))
+    needed[known] = device_bytes(context, grid.take(known))
+    # No row needs less than its bound, so the smallest need is among the bounds up to the smallest one known.
+    least = needed[known][needed[known] > capacity].min(initial=np.inf)
+    close = np.flatnonzero((needed > capacity) & (needed <= least))
+    needed[close] = device_bytes(context, grid.take(close))
+    return needed
 
 
 def _blocks(kind: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -98,8 +120,8 @@ def sift(space: Space) -> Candidates:
     context, everything = space.context, space.grid
     outcomes = evaluate(context, everything)
     rejections = _count_rejections(everything, outcomes)
-    grid = everything.take(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes]))
-    needed = device_bytes(context, grid) if len(grid) else np.zeros(0)
+    grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
+    needed = sifted_bytes(context, grid) if len(grid) else np.zeros(0)
     fits = needed <= context.cluster.device.memory_bytes
     bounds = np.full(len(grid), np.inf)
     if fits.any():

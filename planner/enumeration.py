@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 
 import numpy as np
 
@@ -149,23 +150,31 @@ def _tensor_options(declared: Declared, cell: _Cell) -> list[Option]:
     return [(on, cut) for on in sequence for cut in loss]
 
 
-def _cross(cell: _Cell, groups: Sequence[list[Option]]) -> dict[str, IntColumn]:
-    """Every combination of one option per group, as columns."""
-    shape = [len(group) for group in groups]
-    values = []
-    for axis, group in enumerate(groups):
-        along = [-1 if other == axis else 1 for other in range(len(shape))]
-        table = np.array(group, dtype=np.int64).T
-        values += [np.broadcast_to(column.reshape(along), shape).ravel() for column in table]
-    columns, rows = dict(zip(_COLUMNS, values, strict=True)), len(values[0])
-    columns["tensor_parallel_size"] = np.full(rows, cell.tensor, dtype=np.int64)
-    columns["pipeline_parallel_size"] = np.full(rows, cell.pipeline, dtype=np.int64)
-    columns["context_parallel_size"] = np.ones(rows, dtype=np.int64)
-    columns["context_parallel_method"] = np.zeros(rows, dtype=np.int64)
-    return columns
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Every combination of one option per group, for one cell."""
+
+    cell: _Cell
+    groups: tuple[list[Option], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(group) for group in self.groups)
+
+    def write(self, columns: Mapping[str, IntColumn], rows: slice) -> None:
+        """Write the block into ``rows`` of the columns, in place: the columns of wide spaces are too large for copies."""
+        shape, names = self.shape, iter(_COLUMNS)
+        for axis, group in enumerate(self.groups):
+            along = [-1 if other == axis else 1 for other in range(len(shape))]
+            for values in np.array(group, dtype=np.int64).T:
+                columns[next(names)][rows].reshape(shape)[...] = values.reshape(along)
+        columns["tensor_parallel_size"][rows] = self.cell.tensor
+        columns["pipeline_parallel_size"][rows] = self.cell.pipeline
+        columns["context_parallel_size"][rows] = 1
+        columns["context_parallel_method"][rows] = 0
 
 
-def _block(context: RuleContext, declared: Declared, cell: _Cell) -> list[dict[str, IntColumn]]:
+def _blocks(context: RuleContext, declared: Declared, cell: _Cell) -> list[_Block]:
     kinds = [RECOMPUTE_KINDS.index(kind) for kind in context.runtime.recompute_kinds]
     recompute: list[Option] = [(kind,) for kind in declared.get("recompute", tuple(kinds))]
     data, tensor = _data_options(context, declared, cell), _tensor_options(declared, cell)
@@ -175,7 +184,7 @@ def _block(context: RuleContext, declared: Declared, cell: _Cell) -> list[dict[s
         chosen = [option for option in pipeline if (option[0] == _NAIVE) == naive]
         batch = _batch_options(context, declared, cell, _NAIVE if naive else _NONE)
         if chosen and data:
-            blocks.append(_cross(cell, [chosen, data, batch, tensor, recompute]))
+            blocks.append(_Block(cell, (chosen, data, batch, tensor, recompute)))
     return blocks
 
 
@@ -190,7 +199,7 @@ def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: 
     Returns:
         A grid, possibly of no rows.
     """
-    blocks: list[dict[str, IntColumn]] = []
+    blocks: list[_Block] = []
     for devices in num_devices:
         for tensor in tensor_parallel_values(context, declared):
             if devices % tensor:
@@ -198,7 +207,9 @@ def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: 
             for pipeline in pipeline_values(context, declared, devices // tensor):
                 cell = _Cell(tensor, pipeline, devices // (tensor * pipeline))
                 if cell.data in declared.get("data_parallel_size", (cell.data,)):
-                    blocks += _block(context, declared, cell)
-    names = tuple(field.name for field in fields(Grid))
-    empty = np.zeros(0, dtype=np.int64)
-    return Grid(**{name: np.concatenate([empty, *(block[name] for block in blocks)]) for name in names})
+                    blocks += _blocks(context, declared, cell)
+    stops = np.cumsum([0, *(prod(block.shape) for block in blocks)])
+    columns = {field.name: np.empty(int(stops[-1]), dtype=np.int64) for field in fields(Grid)}
+    for block, start, stop in zip(blocks, stops[:-1], stops[1:], strict=True):
+        block.write(columns, slice(int(start), int(stop)))
+    return Grid(**columns)
