@@ -26,15 +26,10 @@ runtime/zero/config.py (reduce_bucket_size 5e8, sub_group_size 1e9, stage3_max_l
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
-from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, gather_inputs, rank_totals
-from costmodel.runtimes.grid import Grid
+from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, rank_totals
 from costmodel.shard_sizes import Column, ceil_div
-from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
 
 REDUCE_BUCKET = 500_000_000
@@ -43,21 +38,6 @@ MAIN_GRADIENT_BYTES = 4
 LOGIT_TENSORS = 2
 """Gradients of the whole vocabulary that the loss's backward holds at once (activation_memory.py, (12))."""
 LIVE_PARAMETERS = 1_000_000_000
-
-
-def deepspeed_inputs(
-    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
-) -> Inputs:
-    """The tables of a grid."""
-    return gather_inputs(
-        model,
-        training,
-        runtime,
-        device,
-        grid,
-        layer_model=partial(torch_layer_bytes, fusion=runtime.kernel_fusion),
-        end_model=partial(torch_end_bytes, accounting=runtime.memory, fusion=runtime.kernel_fusion),
-    )
 
 
 def deepspeed_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:

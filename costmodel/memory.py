@@ -23,7 +23,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.deepspeed_memory import deepspeed_inputs, deepspeed_rank_memory
+from costmodel.deepspeed_memory import deepspeed_rank_memory
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
 from costmodel.rank_totals import Inputs, RankMemory, largest, total
 from costmodel.runtimes.grid import Grid
@@ -53,7 +53,7 @@ MemoryOf = Callable[[Inputs, RankContents], RankMemory]
 _MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
     "torch": (torch_inputs, torch_rank_memory),
     "megatron": (megatron_inputs, megatron_rank_memory),
-    "deepspeed": (deepspeed_inputs, deepspeed_rank_memory),
+    "deepspeed": (torch_inputs, deepspeed_rank_memory),
 }
 
 
