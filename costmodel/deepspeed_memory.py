@@ -31,10 +31,10 @@ import numpy as np
 from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, RankTotals, Terms, rank_totals
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.stage_contents import RankContents
+from costmodel.state_memory import MAIN_GRADIENT_BYTES
 
 REDUCE_BUCKET = 500_000_000
 SUB_GROUP = 1_000_000_000
-MAIN_GRADIENT_BYTES = 4
 LOGIT_TENSORS = 2
 """Gradients of the whole vocabulary that the loss's backward holds at once (activation_memory.py, (12))."""
 LIVE_PARAMETERS = 1_000_000_000

@@ -28,8 +28,8 @@ from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stage_contents import RankContents
+from costmodel.state_memory import MAIN_GRADIENT_BYTES
 
-MAIN_GRADIENT_BYTES = 4
 GATHERED_LAYERS = 2
 FP8_COPIES = 2
 """A projection's weight and its transpose, kept over the step's micro-batches (Transformer Engine, module/base.py,

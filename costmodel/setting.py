@@ -111,12 +111,19 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     devices = grid.num_devices.astype(np.float64)
     tensor_group = group(net, size=tensor, stride=np.ones(len(grid)), devices=devices)
     context_group = group(net, size=grid.context_parallel_size.astype(np.float64), stride=tensor, devices=devices)
-    device = problem.cluster.device
+    ceiling = training_roofline(
+        problem.cluster.device,
+        problem.training.precision,
+        sustained_rate=stack.sustained_rate,
+        power_exponent=stack.power_exponent,
+        site_rate=stack.site_rate,
+        fp8_rate=stack.fp8_rate,
+    )
     table = pass_table(
         problem.model,
-        device,
         problem.training,
         batch=batch,
+        ceiling=ceiling,
         tensor_group=tensor_group,
         context_group=context_group,
         stack=stack,
@@ -129,14 +136,7 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         num_chunks=int(grid.num_model_chunks[0]),
         stack=stack,
         net=net,
-        ceiling=training_roofline(
-            device,
-            problem.training.precision,
-            sustained_rate=stack.sustained_rate,
-            power_exponent=stack.power_exponent,
-            site_rate=stack.site_rate,
-            fp8_rate=stack.fp8_rate,
-        ),
+        ceiling=ceiling,
         batch=batch,
         tensor_group=tensor_group,
         context_group=context_group,

@@ -68,6 +68,7 @@ from costmodel.specs import (
 from costmodel.stage_contents import Chunk, plan_contents
 
 ADAM_STEP_BYTES = 4
+MAIN_GRADIENT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)

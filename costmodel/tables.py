@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
-from costmodel.compute import Column, Roofline, smooth_maximum, training_roofline
+from costmodel.compute import Column, Roofline, smooth_maximum
 from costmodel.context_parallel import REPEATS_ATTENTION, ContextTimes, context_bytes, context_seconds
 from costmodel.layers import (
     MicroBatch,
@@ -36,7 +36,7 @@ from costmodel.layers import (
 )
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
-from costmodel.specs import DeviceSpec, LayerGroup, ModelSpec, TrainingSpec
+from costmodel.specs import LayerGroup, ModelSpec, TrainingSpec
 from costmodel.stack import Stack
 
 PARTS = (
@@ -103,34 +103,16 @@ def group_starts(model: ModelSpec) -> list[int]:
 
 def pass_table(
     model: ModelSpec,
-    device: DeviceSpec,
     training: TrainingSpec,
     *,
     batch: MicroBatch,
+    ceiling: Roofline,
     tensor_group: Group,
     context_group: Group,
     stack: Stack,
 ) -> PassTable:
-    """The passes of every part of the model for every row.
-
-    Raises:
-        InputError: when the device cannot compute in the training precision.
-    """
-    builder = _Builder(
-        training_roofline(
-            device,
-            training.precision,
-            sustained_rate=stack.sustained_rate,
-            power_exponent=stack.power_exponent,
-            site_rate=stack.site_rate,
-            fp8_rate=stack.fp8_rate,
-        ),
-        training,
-        batch,
-        tensor_group,
-        context_group,
-        stack,
-    )
+    """The passes of every part of the model for every row."""
+    builder = _Builder(ceiling, training, batch, tensor_group, context_group, stack)
     layers = [builder.layer(model, index) for index in group_starts(model)]
     embedding_count = count_parameters(embedding_tensors(model)).per_rank(batch.tensor_parallel)
     head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)

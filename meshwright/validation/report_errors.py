@@ -87,13 +87,7 @@ def short_table(answer: Replay) -> str:
     }
     body = [
         (
-            name,
-            f"{errors.rows:,}" if isinstance(errors, ReplayErrors) else "",
-            percent(errors.median_absolute_error),
-            percent(errors.mean_absolute_error),
-            percent(errors.bias, _SIGNED),
-            percent(errors.within_20_percent, ".0%"),
-            percent(errors.interval_coverage, ".0%"),
+            *_time_cells(name, errors),
             percent(errors.pair_order, ".0%"),
             percent(errors.memory_mean_absolute_error),
         )
@@ -101,6 +95,19 @@ def short_table(answer: Replay) -> str:
     ]
     header = ("dataset", "runs", "median error", "mean", "bias", "within 20%", "in 80% interval", "pairs", "memory")
     return table(header, body)
+
+
+def _time_cells(name: str, errors: ReplayErrors | MacroErrors) -> tuple[str, ...]:
+    """What every table of step times begins with."""
+    return (
+        name,
+        f"{errors.rows:,}" if isinstance(errors, ReplayErrors) else "",
+        percent(errors.median_absolute_error),
+        percent(errors.mean_absolute_error),
+        percent(errors.bias, _SIGNED),
+        percent(errors.within_20_percent, ".0%"),
+        percent(errors.interval_coverage, ".0%"),
+    )
 
 
 def _timed(parts: Mapping[str, ReplayErrors]) -> dict[str, ReplayErrors]:
@@ -115,13 +122,7 @@ def _time_table(
 ) -> str:
     body = [
         (
-            name,
-            f"{errors.rows:,}" if isinstance(errors, ReplayErrors) else "",
-            percent(errors.median_absolute_error),
-            percent(errors.mean_absolute_error),
-            percent(errors.bias, _SIGNED),
-            percent(errors.within_20_percent, ".0%"),
-            percent(errors.interval_coverage, ".0%"),
+            *_time_cells(name, errors),
             percent(errors.interval_mean_width, ".0%"),
             farthest.get(name, ""),
         )

@@ -118,11 +118,11 @@ QUIET = {"host_operations": 0.2, "straggler_growth": 0.0, "elementwise_traffic":
 
 
 def test_the_bubble_of_even_stages_is_p_minus_1_over_m():
-    """A model whose ends cost next to nothing: the bubble over the rest of the compute lane is (p - 1)/m, over v chunks / v."""
+    """Ends that cost next to nothing beside 32 layers: the bubble over the rest of the lane is (p - 1)/m, over v chunks / v."""
     sizes = {"pipeline_parallel_size": 4, "num_micro_batches": 16, "micro_batch_size": 4}
     for schedule, chunks in (("1f1b", 1), ("interleaved_1f1b", 2)):
         plan, runtime = world(
-            model=gpt(vocab=8, tied=False),
+            model=gpt(layers=32, vocab=8, tied=False),
             machine=cluster(across=1e13, inside=1e13, latency=0.0),
             pipeline_schedule=schedule,
             num_model_chunks=chunks,
@@ -130,7 +130,7 @@ def test_the_bubble_of_even_stages_is_p_minus_1_over_m():
         )
         seconds = exposed(estimate(plan, with_constants(runtime, **QUIET)))
         lane = sum(seconds[name] for name in ("gemm", "attention", "memory_bound", "launch"))
-        assert seconds["bubble"] / lane == pytest.approx(3 / 16 / chunks, rel=0.03)
+        assert seconds["bubble"] / lane == pytest.approx(3 / 16 / chunks, rel=0.02)
 
 
 def test_a_slow_last_stage_makes_the_others_wait():

@@ -66,7 +66,7 @@ def test_a_slower_site_is_found_and_predicted(tmp_path: Path) -> None:
     path = write(tmp_path / "runs.jsonl", *(timed(layout_row(number), site=slow) for number in range(4)))
     answer = meshwright.calibrate(path)
     assert answer.before.mean > 0.1
-    assert answer.after.mean < 0.05
+    assert answer.after.mean < 0.05  # shrunk by the runtime's band of 10%: four runs are not believed whole
     assert 0.84 < answer.site.efficiency.value < 0.90
     again = meshwright.replay(path, site=answer.site).summary.pooled.mean_absolute_error
     assert again == pytest.approx(answer.after.mean, abs=1e-6)

@@ -59,7 +59,14 @@ def test_mean_error_of_what_devices_held(dataset: str, rows: int, mean: float) -
     assert fmean(map(abs, errors)) <= mean
 
 
-@pytest.mark.parametrize(("dataset", "recall"), [("aleph", 0.95), ("nanotron_bench", 0.92)])
+ONE_MISSED = pytest.mark.xfail(
+    strict=True, reason="13 of 14: tp 1, pp 4, micro batch 8 is predicted to fit with 97% of the device"
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "recall"), [("aleph", 0.95), pytest.param("nanotron_bench", 0.95, marks=ONE_MISSED)]
+)
 def test_runs_out_of_memory_and_runs_that_ran(dataset: str, recall: float) -> None:
     """arXiv 2311.05610: 191 layouts went out of memory and 126 ran; nanotron: 14 and 9."""
     fits = {

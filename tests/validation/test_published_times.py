@@ -49,12 +49,26 @@ def test_300e9_tokens_of_gpt3_take_about_34_days_on_1024_a100(answer: Replay) ->
     assert days == pytest.approx(34, rel=0.15)
 
 
-def test_selective_recomputation_gains_what_was_published(answer: Replay) -> None:
-    """arXiv 2205.05198, table 5: throughput up by 29.0, 31.8, 29.7 and 32.1%; predicted up to 10 points more."""
+TOO_LARGE = pytest.mark.xfail(
+    strict=True,
+    reason="predicted 6 to 10 points too large: full recomputation comes out too slow, the selective one too fast",
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "gain"),
+    [
+        pytest.param("22B", 0.290, marks=TOO_LARGE),
+        pytest.param("175B", 0.318, marks=TOO_LARGE),
+        pytest.param("530B", 0.297, marks=TOO_LARGE),
+        ("1T", 0.321),
+    ],
+)
+def test_selective_recomputation_gains_what_was_published(answer: Replay, size: str, gain: float) -> None:
+    """arXiv 2205.05198, table 5: throughput up by 29.0, 31.8, 29.7 and 32.1%."""
     predicted = {row.id: row.predicted.step_time_seconds for row in answer.rows if row.predicted is not None}
-    for size, gain in (("22B", 0.290), ("175B", 0.318), ("530B", 0.297), ("1T", 0.321)):
-        found = predicted[f"korthikanti-{size}-full"] / predicted[f"korthikanti-{size}-selective"] - 1
-        assert found == pytest.approx(gain, abs=0.10)
+    found = predicted[f"korthikanti-{size}-full"] / predicted[f"korthikanti-{size}-selective"] - 1
+    assert found == pytest.approx(gain, abs=0.05)
 
 
 def test_few_constants_are_free_and_all_keep_their_bounds() -> None:
