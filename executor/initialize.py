@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,9 +21,7 @@ import torch
 from safetensors import safe_open
 
 from costmodel.specs import InputError
-from executor.adapter import local_tensor
-from executor.gpt2_tensor_parallel import is_fused, to_tensor_parallel_order
-from executor.sharding import parameter_slices
+from executor.sharding import Layout
 
 _BLOCK_ELEMENTS = 1 << 22
 
@@ -97,21 +96,12 @@ class SafetensorsWeights:
 
 
 @torch.no_grad()
-def fill_parameters(
-    parameters: Iterable[tuple[str, torch.nn.Parameter]],
-    source: WeightSource,
-    *,
-    sizes: dict[str, int],
-    coordinates: dict[str, int],
-) -> None:
+def fill_parameters(parameters: Iterable[tuple[str, torch.Tensor]], source: WeightSource, layout: Layout) -> None:
     """Write this process's part of every named parameter from ``source``, in place."""
     for name, parameter in parameters:
         shape = tuple(parameter.shape)
-        slices, _ = parameter_slices(parameter, sizes=sizes, coordinates=coordinates)
-        fused = is_fused(name) and sizes["tp"] > 1
-        rows = slice(0, shape[0]) if fused and len(shape) == 1 else slices[0]
-        values = source.rows(name, shape, rows.start, rows.stop)
-        if fused:
-            values = to_tensor_parallel_order(values, dim=len(shape) - 1, size=sizes["tp"])
-        rest = slices if rows != slices[0] else (slice(None), *slices[1:])
-        local_tensor(parameter).copy_(values[rest])
+        blocks = layout.blocks(name, parameter)
+        for rows, same in groupby(blocks, key=lambda block: block.slices[0]):  # the blocks of a fused dim 1 share rows
+            values = source.rows(name, shape, rows.start, rows.stop)
+            for block in same:
+                block.view.copy_(values[(slice(None), *block.slices[1:])])

@@ -11,25 +11,22 @@ import torch
 import torch.distributed as dist
 
 from costmodel.specs import InputError
-from executor.adapter import local_tensor
-from executor.gpt2_tensor_parallel import from_tensor_parallel_order, is_fused
-from executor.mesh import Mesh
-from executor.sharding import Slices, parameter_slices
+from executor.sharding import Layout
 
-Piece = tuple[str, tuple[int, ...], Slices, torch.Tensor]
+Piece = tuple[str, tuple[int, ...], tuple[slice, ...], torch.Tensor]
 
 
-def own_pieces(parameters: Iterable[tuple[str, torch.Tensor]], mesh: Mesh) -> list[Piece]:
+def own_pieces(parameters: Iterable[tuple[str, torch.Tensor]], layout: Layout) -> list[Piece]:
     """What this process contributes: name, whole shape, place and a CPU copy of every part that it is the one to count."""
-    pieces: list[Piece] = []
-    for name, parameter in parameters:
-        slices, owned = parameter_slices(parameter, sizes=mesh.sizes, coordinates=mesh.coordinates)
-        if owned:
-            pieces.append((name, tuple(parameter.shape), slices, local_tensor(parameter).cpu()))
-    return pieces
+    return [
+        (name, tuple(parameter.shape), block.slices, block.view.cpu())
+        for name, parameter in parameters
+        if layout.owns(parameter)
+        for block in layout.blocks(name, parameter)
+    ]
 
 
-def assemble(pieces: Iterable[Piece], *, tensor_parallel_size: int) -> dict[str, torch.Tensor]:
+def assemble(pieces: Iterable[Piece]) -> dict[str, torch.Tensor]:
     """Whole tensors by name from the pieces of all processes.
 
     Raises:
@@ -44,18 +41,16 @@ def assemble(pieces: Iterable[Piece], *, tensor_parallel_size: int) -> dict[str,
     for name, tensor in whole.items():
         if filled[name] != tensor.numel():
             raise InputError(f"{name}: the processes hold {filled[name]} of its {tensor.numel()} elements")
-        if is_fused(name) and tensor_parallel_size > 1:
-            whole[name] = from_tensor_parallel_order(tensor, dim=tensor.dim() - 1, size=tensor_parallel_size)
     return whole
 
 
-def gather_state(parameters: Iterable[tuple[str, torch.Tensor]], mesh: Mesh) -> dict[str, torch.Tensor]:
+def gather_state(parameters: Iterable[tuple[str, torch.Tensor]], layout: Layout) -> dict[str, torch.Tensor]:
     """All whole tensors by fully qualified name on global rank 0, CPU; an empty dict elsewhere. All processes call it."""
-    pieces = own_pieces(parameters, mesh)
+    pieces = own_pieces(parameters, layout)
     gathered: list[list[Piece]] = [pieces]
     if dist.get_world_size() > 1:
         gathered = [[] for _ in range(dist.get_world_size())]
         dist.gather_object(pieces, gathered if dist.get_rank() == 0 else None, dst=0)
         if dist.get_rank() != 0:
             return {}
-    return assemble((piece for part in gathered for piece in part), tensor_parallel_size=mesh.sizes["tp"])
+    return assemble(piece for part in gathered for piece in part)

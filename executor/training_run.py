@@ -15,11 +15,11 @@ from executor.adapter import (
     local_tensor,
     on_first_reduction,
     parameter_tensors,
-    sharded_dims,
 )
 from executor.checks import check_runnable
 from executor.clip import scale_gradients, squared_norm
 from executor.data_parallel import prepare_micro_batch, wrap_data_parallel
+from executor.fused import fused_tensors
 from executor.hf_models import Stage
 from executor.initialize import RandomWeights, SafetensorsWeights, WeightSource, fill_parameters
 from executor.loss import loss_context
@@ -27,7 +27,7 @@ from executor.mesh import build_mesh
 from executor.optimizer import build_optimizer
 from executor.pipeline import Pipeline, TiedWeights
 from executor.recompute import recompute_layers
-from executor.sharding import owns
+from executor.sharding import Layout
 from executor.state import gather_state
 from executor.tensor_parallel import sum_partial_gradients, wrap_tensor_parallel
 
@@ -53,6 +53,7 @@ class TrainingRun:
             reduction (right after that backward where nothing is reduced).
         after_optimizer: called once per step after ``optimizer.step()`` and before gradients are cleared.
         optimizer: over this process's parameters.
+        layout: where this process's parts lie in the whole tensors.
 
     Raises:
         InputError: when the plan breaks a rule, is for another runtime, or the number of processes is not the plan's.
@@ -69,6 +70,7 @@ class TrainingRun:
         self.stages = [Stage(plan, stage) for stage in own]
         for stage in self.stages:
             self._lay_out(stage)
+        self.layout = Layout(self.mesh.sizes, self.mesh.coordinates, fused_tensors(self.stages[0].config))
         pipelined = plan.parallel.pipeline_parallel_size > 1
         self._pipeline = Pipeline(self.stages, plan, self.mesh, device) if pipelined else None
         tied = pipelined and plan.model.tie_word_embeddings
@@ -91,7 +93,7 @@ class TrainingRun:
         source: WeightSource = RandomWeights(seed, stage.config)
         if folder is not None:
             source = SafetensorsWeights(folder, base=stage.names.base)
-        fill_parameters(named, source, sizes=self.mesh.sizes, coordinates=self.mesh.coordinates)
+        fill_parameters(named, source, self.layout)
 
     def _is_copy(self, name: str) -> bool:
         """Whether the parameter is the last stage's copy of a tied embedding, not a parameter of its own."""
@@ -148,7 +150,7 @@ class TrainingRun:
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """Whole tensors by fully qualified name, on the CPU, on global rank 0; an empty dict elsewhere. All must call."""
-        return gather_state(((name, p) for name, p in self._parameters if not self._is_copy(name)), self.mesh)
+        return gather_state(((name, p) for name, p in self._parameters if not self._is_copy(name)), self.layout)
 
     def _split_batch(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parallel, training = self.plan.parallel, self.plan.training
@@ -189,7 +191,7 @@ class TrainingRun:
         for name, parameter in self._parameters:
             assert parameter.grad is not None
             gradients.append(local_tensor(parameter.grad))
-            if owns(sharded_dims(parameter), self.mesh.coordinates) and not self._is_copy(name):
+            if self.layout.owns(parameter) and not self._is_copy(name):
                 owned.append(gradients[-1])
         limit = self.plan.training.optimizer.max_grad_norm
         squares = torch.zeros_like(loss) if limit is None else squared_norm(owned, self.device)

@@ -17,35 +17,42 @@ from safetensors.torch import save_file
 from costmodel.models.parameters import model_tensors
 from costmodel.specs import InputError
 from executor.clip import scale_gradients, squared_norm
-from executor.gpt2_tensor_parallel import from_tensor_parallel_order, to_tensor_parallel_order
+from executor.fused import Fused, fused_tensors
 from executor.hf_models import build_config, build_whole_model
 from executor.initialize import RandomWeights, SafetensorsWeights, fill_parameters
-from executor.sharding import local_slices, owns
+from executor.sharding import Layout, local_pieces, owns
 from executor.state import Piece, assemble
 
 SIZES = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "tp": 1}
 
 
 @given(
-    rows=st.integers(1, 40),
+    parts=st.lists(st.integers(1, 12), min_size=1, max_size=3),
     columns=st.integers(1, 9),
     tensor=st.integers(1, 5),
     shard=st.integers(1, 7),
-    dim=st.sampled_from([0, 1, None]),
+    dim=st.sampled_from([0, 1]),
 )
-def test_shards_partition_the_tensor(rows: int, columns: int, tensor: int, shard: int, dim: int | None) -> None:
-    whole = torch.arange(rows * columns).view(rows, columns)
-    dims = {"dp_shard": 0} if dim is None else {"tp": dim, "dp_shard": 0}
-    sizes = {**SIZES, "tp": tensor if dim is not None else 1, "dp_shard": shard}
-    pieces = []
-    for tp, dp in itertools.product(range(sizes["tp"]), range(shard)):
-        place = {"pp": 0, "dp_replicate": 0, "dp_shard": dp, "tp": tp}
-        slices = local_slices((rows, columns), dims, sizes=sizes, coordinates=place)
-        # torch's own rule: chunk() over tp, then over dp_shard
-        expected = whole if dim is None else _chunk(whole, tensor, dim)[tp]
-        assert torch.equal(whole[slices], _chunk(expected, shard, 0)[dp])
-        pieces.append(whole[slices].flatten())
-    assert sorted(torch.cat(pieces).tolist()) == list(range(rows * columns))
+def test_blocks_are_the_shard_that_torch_makes(
+    parts: list[int], columns: int, tensor: int, shard: int, dim: int
+) -> None:
+    """torch's own rule: chunk() of every part over tp, put side by side, then over dp_shard along dim 0."""
+    fused_dim = (sum(parts), columns) if dim == 0 else (columns, sum(parts))
+    whole = torch.arange(math.prod(fused_dim)).view(fused_dim)
+    seen = []
+    for tp, dp in itertools.product(range(tensor), range(shard)):
+        cut = torch.cat([_chunk(part, tensor, dim)[tp] for part in whole.split(parts, dim)], dim)
+        expected = _chunk(cut, shard, 0)[dp]
+        along = local_pieces(tuple(parts), tensor_parallel=(tensor, tp), shard=(shard, dp) if dim == 0 else (1, 0))
+        index = torch.tensor([start + i for start, _, length in along for i in range(length)], dtype=torch.long)
+        assert [own for _, own, _ in along] == [sum(piece[2] for piece in along[:i]) for i in range(len(along))]
+        rows = local_pieces((columns,), tensor_parallel=(1, 0), shard=(shard, dp))
+        found = whole.index_select(dim, index)
+        if dim == 1:
+            found = torch.cat([found[:0], *(found[start : start + length] for start, _, length in rows)])
+        assert torch.equal(found, expected)
+        seen.append(found.flatten())
+    assert sorted(torch.cat(seen).tolist()) == list(range(whole.numel()))
 
 
 def _chunk(tensor: torch.Tensor, count: int, dim: int) -> list[torch.Tensor]:
@@ -63,20 +70,43 @@ def test_each_element_is_owned_once() -> None:
         assert owners == math.prod(sizes[axis] for axis in dims)
 
 
-@pytest.mark.parametrize("dim", [0, 1])
-def test_fused_order_gives_every_rank_whole_heads(dim: int) -> None:
+def test_every_rank_holds_whole_heads_of_a_fused_dim() -> None:
     names = [f"{part}{head}" for part in "qkv" for head in range(4)]
-    index = torch.arange(12) if dim == 0 else torch.arange(12).expand(3, 12)
-    ordered = to_tensor_parallel_order(index, dim=dim, size=2)
-    line = ordered if dim == 0 else ordered[0]
-    assert [names[i] for i in line[:6]] == ["q0", "q1", "k0", "k1", "v0", "v1"]
-    assert torch.equal(from_tensor_parallel_order(ordered, dim=dim, size=2), index)
+    pieces = local_pieces((4, 4, 4), tensor_parallel=(2, 0), shard=(1, 0))
+    assert [names[start + i] for start, _, length in pieces for i in range(length)] == [
+        "q0",
+        "q1",
+        "k0",
+        "k1",
+        "v0",
+        "v1",
+    ]
+    # The second half of that over dp_shard begins inside k.
+    halves = local_pieces((4, 4, 4), tensor_parallel=(2, 0), shard=(2, 1))
+    assert halves == [(5, 0, 1), (8, 1, 2)]
+
+
+def test_blocks_are_views_of_the_local_tensor() -> None:
+    layout = Layout(SIZES, dict.fromkeys(SIZES, 0), {"c_attn.weight": Fused(-1, (2, 2, 2))})
+    weight = torch.zeros(3, 6)
+    (block,) = layout.blocks("h.0.c_attn.weight", weight)  # nothing is cut
+    block.view.fill_(1)
+    assert (block.offsets, block.sizes, block.slices) == ((0, 0), (3, 6), (slice(0, 3), slice(0, 6)))
+    assert weight.sum() == 18
+    scalar = layout.blocks("h.0.c_attn.weight", torch.tensor(7.0))
+    assert [(each.offsets, each.sizes, each.view.item()) for each in scalar] == [((), (), 7.0)]
+
+
+def test_gpt2_fuses_query_key_and_value() -> None:
+    parts = Fused(-1, (32, 32, 32))
+    assert fused_tensors(build_config(make_model("gpt2"))) == {".c_attn.weight": parts, ".c_attn.bias": parts}
+    assert fused_tensors(build_config(make_model("llama"))) == {}
 
 
 def test_assemble_refuses_missing_pieces() -> None:
     piece: Piece = ("w", (4,), (slice(0, 2),), torch.ones(2))
     with pytest.raises(InputError, match="w: the processes hold 2 of its 4 elements"):
-        assemble([piece], tensor_parallel_size=1)
+        assemble([piece])
 
 
 def test_values_depend_on_name_and_seed_only() -> None:
@@ -113,9 +143,8 @@ def test_weights_are_read_from_safetensors(tmp_path: Path) -> None:
     save_file({"lm_head.weight": values + 1}, tmp_path / "model-00002-of-00002.safetensors")
     source = SafetensorsWeights(str(tmp_path), base="transformer")
     bare, head = torch.nn.Parameter(torch.zeros(6, 4)), torch.nn.Parameter(torch.zeros(6, 4, dtype=torch.float64))
-    place = dict.fromkeys(SIZES, 0)
     named = [("transformer.h.0.mlp.c_fc.weight", bare), ("lm_head.weight", head)]
-    fill_parameters(named, source, sizes=SIZES, coordinates=place)
+    fill_parameters(named, source, Layout(SIZES, dict.fromkeys(SIZES, 0), {}))
     assert torch.equal(bare, values)
     assert torch.equal(head, values.double() + 1)
     assert torch.equal(source.rows("lm_head.weight", (6, 4), 2, 4), values[2:4] + 1)
