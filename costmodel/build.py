@@ -36,6 +36,7 @@ def build_plan(
         model.num_hidden_layers,
         parallel.pipeline_parallel_size,
         parallel.num_model_chunks,
+        schedule=parallel.pipeline_schedule,
         recompute=recompute,
         layers_per_stage=layers_per_stage,
     )

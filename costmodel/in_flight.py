@@ -30,7 +30,7 @@ def in_flight(grid: Grid, rank: Column) -> Column:
         "1f1b": one_forward_one_backward,
         "interleaved_1f1b": interleaved,
     }
-    return np.choose(grid.pipeline_schedule, [by_schedule[name] for name in SCHEDULES])
+    return np.choose(grid.pipeline_schedule, [by_schedule.get(name, interleaved) for name in SCHEDULES])
 
 
 def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:

@@ -75,6 +75,10 @@ def operation_table(
     Raises:
         InputError: when the interleaved schedule cannot split the micro-batches into equal rounds.
     """
+    if schedule not in ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b"):
+        raise InputError(
+            f"pipeline_schedule {schedule} can be run, but not predicted yet; valid: 1f1b, interleaved_1f1b"
+        )
     if schedule == "interleaved_1f1b" and num_micro_batches % max(1, num_micro_batches // num_ranks):
         raise InputError(
             f"interleaved_1f1b with {num_ranks} pipeline ranks: {num_micro_batches} micro-batches do not split into "

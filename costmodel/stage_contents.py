@@ -1,6 +1,6 @@
 """What one pipeline rank holds: its model chunks, as columns over candidates.
 
-Virtual stage k = chunk x p + rank of p x v holds, split evenly (stages.even_split, in closed form),
+Virtual stage k (runtimes/placement.py) of V = p v holds, split evenly (stages.even_split, in closed form),
 
     (1) n_k = L // V + [0 < k <= e] + [k = 0 and e > V - 2]          V = p v,  e = L mod V,  k < V - 1
     (2) start_k = k (L // V) + min(max(k - 1, 0), e) + [k > 0 and e > V - 2]
@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.placement import V_SCHEDULES, virtual_stage
 from costmodel.shard_sizes import Column
 from costmodel.specs import ModelSpec, Plan
+
+_V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,10 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
     virtual, depth = size * count, model.num_hidden_layers
     base, extra = depth // virtual, depth % virtual
     first_extra = extra > virtual - 2
+    v_shaped = np.isin(grid.pipeline_schedule, _V_CODES).astype(np.int64)
     chunks = []
     for index in range(int(count.max(initial=1))):
-        k = index * size + rank
+        k = virtual_stage(rank, index, size, v_shaped=v_shaped)
         exists = (index < count).astype(np.int64)
         layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
         start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)

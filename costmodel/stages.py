@@ -1,6 +1,6 @@
 """Contiguous pipeline stages: which layers each model chunk holds.
 
-Virtual stage k = chunk x pipeline_parallel_size + rank. Virtual stage 0 holds the embedding, the last
+Virtual stages follow the model; runtimes/placement.py says which rank holds which. Virtual stage 0 holds the embedding, the last
 one the final norm and head.
 """
 
@@ -10,7 +10,8 @@ import itertools
 import math
 
 from costmodel.runtimes.grid import RecomputeKind
-from costmodel.specs import InputError, ModelSpec, RecomputeSpec, StageCosts, StageSpec
+from costmodel.runtimes.placement import place
+from costmodel.specs import InputError, ModelSpec, PipelineSchedule, RecomputeSpec, StageCosts, StageSpec
 
 
 def even_split(num_layers: int, num_virtual_stages: int) -> tuple[int, ...]:
@@ -61,6 +62,7 @@ def make_stages(
     pipeline_parallel_size: int,
     num_model_chunks: int = 1,
     *,
+    schedule: PipelineSchedule = "none",
     recompute: RecomputeKind = "none",
     layers_per_stage: tuple[int, ...] | None = None,
 ) -> tuple[StageSpec, ...]:
@@ -70,6 +72,7 @@ def make_stages(
         num_layers: layers of the model.
         pipeline_parallel_size: pipeline ranks.
         num_model_chunks: chunks per rank.
+        schedule: decides which rank holds which stage.
         recompute: one kind for all stages.
         layers_per_stage: layers of every virtual stage; None splits evenly.
 
@@ -86,10 +89,11 @@ def make_stages(
         )
     stages, start = [], 0
     for index, count in enumerate(counts):
+        rank, chunk = place(schedule, index, pipeline_parallel_size)
         stages.append(
             StageSpec(
-                rank=index % pipeline_parallel_size,
-                chunk=index // pipeline_parallel_size,
+                rank=rank,
+                chunk=chunk,
                 start=start,
                 stop=start + count,
                 embedding=index == 0,

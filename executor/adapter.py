@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 __all__ = [
+    "accumulate_gradients",
     "checkpoint_layer",
     "clean_name",
     "gradient_tensors",
@@ -128,6 +129,18 @@ def _has_gradients(group: FSDPParamGroup) -> bool:
         for parameter in group.fsdp_params
         if hasattr(parameter, "_unsharded_param")
     )
+
+
+def accumulate_gradients(module: nn.Module) -> None:
+    """Add every gradient that autograd has just made to the accumulated ones, in the format of the reduction.
+
+    FSDP2 does so in hooks of the backward pass, which a weight-gradient pass alone does not trigger: gradients would add up
+    in the compute format.
+    """
+    for group in parameter_groups(module):
+        for parameter in group.fsdp_params:
+            parameter.accumulate_unsharded_grad_if_needed()
+            parameter.to_accumulated_grad_if_needed()
 
 
 def parameter_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -26,8 +26,9 @@ def micro_batch_loss(logits: torch.Tensor, targets: torch.Tensor, *, num_micro_b
     """
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / num_micro_batches
-    return loss.to_local() if isinstance(loss, DTensor) else loss
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    # The quotient comes last because it is no view: a split backward detaches the loss in place.
+    return (loss.to_local() if isinstance(loss, DTensor) else loss) / num_micro_batches
 
 
 def loss_context(enabled: bool) -> contextlib.AbstractContextManager[None]:

@@ -5,25 +5,50 @@ tensor of hidden states; the last stage's module returns the loss itself. Under 
 step, whatever the ZeRO stage (torch 2.13, `_PipelineStageBase.perform_reduce_grad`).
 
 A tied head lives on the last stage and the embedding on the first: two copies that start equal, and whose gradients are
-summed over the two stages before every optimizer step, so they stay equal.
+summed over the two stages before every optimizer step, so they stay equal. Both are on rank 0 under a V-shaped schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
 
 from costmodel.specs import Plan
-from executor.adapter import local_tensor
+from executor.adapter import accumulate_gradients, local_tensor
 from executor.hf_models import DTYPES, Stage
 from executor.mesh import Mesh
 from executor.tensor_parallel import sum_over
 
-AnySchedule = ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B
+_ONE_STAGE = {"naive": ScheduleGPipe, "gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SEVERAL_STAGES = {
+    "interleaved_1f1b": ScheduleInterleaved1F1B,
+    "looped_bfs": ScheduleLoopedBFS,
+    "interleaved_zero_bubble": ScheduleInterleavedZeroBubble,
+    "zbv_zero_bubble": ScheduleZBVZeroBubble,
+    "dualpipe_v": ScheduleDualPipeV,
+}
+
+
+class _PipelineStage(PipelineStage):
+    """A stage whose weight gradients add up in the format of the reduction when they are a pass of their own."""
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """One micro batch's weight gradients."""
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
+        accumulate_gradients(self.submod)
 
 
 class Pipeline:
@@ -37,19 +62,22 @@ class Pipeline:
 
     @staticmethod
     def _wrap(stage: Stage, plan: Plan, mesh: Mesh, device: torch.device) -> PipelineStage:
-        ranks = plan.parallel.pipeline_parallel_size
+        """One stage. With layers recomputed as a whole its backward is never split: torch would run them again for the
+        gradients of inputs and once more for every parameter's.
+        """
         tokens = torch.empty(
             (plan.parallel.micro_batch_size, plan.training.sequence_length), dtype=torch.long, device="meta"
         )
         hidden, loss = _hidden_states(stage, plan), _loss(plan)
-        return PipelineStage(
+        return _PipelineStage(
             stage,
-            stage.spec.chunk * ranks + stage.spec.rank,
-            ranks * plan.parallel.num_model_chunks,
+            plan.stages.index(stage.spec),
+            len(plan.stages),
             device,
             input_args=tokens if stage.spec.embedding else hidden,
             output_args=loss if stage.spec.head else hidden,
             group=mesh.device_mesh.get_group("pp"),
+            dw_builder=_no_weight_pass if stage.spec.recompute.kind == "full" else None,
         )
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
@@ -59,6 +87,10 @@ class Pipeline:
         options: dict[str, Any] = {"target": targets, "losses": losses, "targets": targets} if self.last else {}
         self.schedule.step(*arguments, return_outputs=False, **options)
         return losses
+
+
+def _no_weight_pass() -> Callable[[], None]:
+    return lambda: None
 
 
 def _hidden_states(stage: Stage, plan: Plan) -> torch.Tensor:
@@ -73,13 +105,12 @@ def _loss(plan: Plan) -> torch.Tensor:
     return torch.empty((), dtype=dtype, device="meta", requires_grad=True)
 
 
-def _build_schedule(stages: list[Any], plan: Plan) -> AnySchedule:
+def _build_schedule(stages: list[Any], plan: Plan) -> Any:
     """``naive`` is GPipe with one micro batch. The stages' losses carry the mean already, so gradients are not scaled."""
     count, name = plan.parallel.num_micro_batches, plan.parallel.pipeline_schedule
-    if name == "interleaved_1f1b":
-        return ScheduleInterleaved1F1B(stages, count, loss_fn=_take_loss, scale_grads=False)
-    single = Schedule1F1B if name == "1f1b" else ScheduleGPipe
-    return single(stages[0], count, loss_fn=_take_loss, scale_grads=False)
+    if name in _SEVERAL_STAGES:
+        return _SEVERAL_STAGES[name](stages, count, loss_fn=_take_loss, scale_grads=False)
+    return _ONE_STAGE[name](stages[0], count, loss_fn=_take_loss, scale_grads=False)
 
 
 def _take_loss(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -87,24 +118,27 @@ def _take_loss(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 
 class TiedWeights:
-    """The embedding on the first stage and its copy, the head, on the last."""
+    """The embedding and its copy, the head: on the first and the last rank, or under a V-shaped schedule both on the first."""
 
     def __init__(self, stages: Sequence[Stage], mesh: Mesh) -> None:
-        ranks = mesh.pipeline_ranks()
-        ends = [ranks[0], ranks[-1]]
-        self.stage = next((stage for stage in stages if stage.spec.embedding or stage.spec.head), None)
+        ends = [stage for stage in stages if stage.spec.embedding or stage.spec.head]
+        self.weights = [stage.token_embedding.weight if stage.spec.embedding else stage.head.weight for stage in ends]
         self.group: dist.ProcessGroup | None = None
-        if self.stage is not None:
-            pair = len(ranks) == 2
-            self.group = (
-                mesh.device_mesh.get_group("pp") if pair else dist.new_group(ends, use_local_synchronization=True)
-            )
+        if len(ends) == 1:
+            ranks = mesh.pipeline_ranks()
+            pair = mesh.device_mesh.get_group("pp") if len(ranks) == 2 else None
+            self.group = pair or dist.new_group([ranks[0], ranks[-1]], use_local_synchronization=True)
 
     def sum_gradients(self) -> None:
         """Sum both copies' gradients, in place on both; nothing to do on the stages between."""
-        if self.stage is None or self.group is None:
-            return
-        weight = self.stage.token_embedding.weight if self.stage.spec.embedding else self.stage.head.weight
-        assert isinstance(weight, torch.nn.Parameter)
-        assert weight.grad is not None
-        sum_over([local_tensor(weight.grad)], self.group)
+        gradients = []
+        for weight in self.weights:
+            assert isinstance(weight, torch.nn.Parameter)
+            assert weight.grad is not None
+            gradients.append(local_tensor(weight.grad))
+        if self.group is not None:
+            sum_over(gradients, self.group)
+        elif gradients:
+            embedding, head = gradients
+            embedding += head
+            head.copy_(embedding)

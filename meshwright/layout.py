@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from costmodel.runtimes.placement import V_SCHEDULES
 from costmodel.specs import ClusterSpec, InputError, ParallelConfig, TrainingSpec
 from hardware_profiles.errors import explain_validation_error, show_value, unknown_name
 
@@ -46,6 +47,8 @@ def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: 
     if "pipeline_schedule" not in stated and stated.get("pipeline_parallel_size", 1) > 1:
         interleaved = stated.get("num_model_chunks", 1) > 1
         stated["pipeline_schedule"] = "interleaved_1f1b" if interleaved else "1f1b"
+    if stated.get("pipeline_schedule") in V_SCHEDULES:
+        stated.setdefault("num_model_chunks", 2)
     return _validate(stated)
 
 

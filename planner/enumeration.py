@@ -15,10 +15,15 @@ from math import prod
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors
+from costmodel.specs import PipelineSchedule
 
 _NONE, _NAIVE = SCHEDULES.index("none"), SCHEDULES.index("naive")
-_INTERLEAVED = SCHEDULES.index("interleaved_1f1b")
+_LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
+_V_SHAPED = tuple(SCHEDULES.index(name) for name in V_SCHEDULES)
+# Searched unless stated otherwise; the others of a runtime join a space by --fix and --allow.
+DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b")
 _MAX_MICRO_BATCH = 64
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
@@ -63,14 +68,16 @@ def pipeline_values(context: RuleContext, declared: Declared, rest: int) -> list
 
 def _pipeline_options(context: RuleContext, declared: Declared, cell: _Cell) -> list[Option]:
     """(schedule, model chunks)."""
-    known = [SCHEDULES.index(name) for name in context.runtime.schedules]
+    known = [SCHEDULES.index(name) for name in DEFAULT_SCHEDULES if name in context.runtime.schedules]
     piped = cell.pipeline > 1
     schedules = _pick(declared, "pipeline_schedule", known, lambda code: (code != _NONE) == piped)
     return [(code, chunks) for code in schedules for chunks in _chunks(context, declared, cell, code)]
 
 
 def _chunks(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> tuple[int, ...]:
-    if schedule != _INTERLEAVED:
+    if schedule in _V_SHAPED:
+        return _pick(declared, "num_model_chunks", [2], lambda count: count == 2)
+    if schedule not in _LOOPED:
         return _pick(declared, "num_model_chunks", [1], lambda count: count == 1)
     return _pick(declared, "num_model_chunks", chunk_values(context, cell.pipeline), lambda count: count > 1)
 

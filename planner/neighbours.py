@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, RecomputeKind
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
 from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
 from planner.candidates import device_bytes, gib_apart
 from planner.enumeration import (
+    DEFAULT_SCHEDULES,
     Declared,
     chunk_values,
     micro_batch_values,
@@ -134,17 +136,20 @@ def _tensor_moves(parallel: ParallelConfig, context: RuleContext, declared: Decl
 
 
 def _pipeline_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
-    """The schedule stays; interleaving keeps the number of virtual stages where it can."""
+    """The schedule stays; where its chunks lie in a loop, it keeps the number of virtual stages if it can."""
     current, layers = parallel.pipeline_parallel_size, context.model.num_hidden_layers
     rest = current * parallel.data_parallel_size
     for size in _beside(pipeline_values(context, declared, rest), current):
         schedule: PipelineSchedule = parallel.pipeline_schedule
-        chunks = max(2, min(parallel.num_model_chunks * current, layers) // size) if current > 1 else 1
+        chunks = 1
+        if schedule in LOOPED_SCHEDULES:
+            chunks = max(2, min(parallel.num_model_chunks * current, layers) // size)
+        elif schedule in V_SCHEDULES:
+            chunks = 2
         if size == 1:
             schedule, chunks = "none", 1
-        elif schedule != "interleaved_1f1b" or chunks * size > layers:
-            plain = schedule in {"none", "interleaved_1f1b"}
-            schedule, chunks = ("1f1b" if plain else schedule), 1
+        elif schedule == "none" or chunks * size > layers:
+            schedule, chunks = "1f1b", 1
         changes = {"pipeline_parallel_size": size, "pipeline_schedule": schedule, "num_model_chunks": chunks}
         yield "pipeline_parallel_size", str(size), _with_data(parallel, rest // size, **changes)
 
@@ -152,16 +157,19 @@ def _pipeline_moves(parallel: ParallelConfig, context: RuleContext, declared: De
 def _schedule_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
     if parallel.pipeline_parallel_size == 1:
         return
-    known = declared.get("pipeline_schedule", tuple(map(SCHEDULES.index, context.runtime.schedules)))
-    schedules = {SCHEDULES[code] for code in known} - {"none", "naive", parallel.pipeline_schedule}
-    if "interleaved_1f1b" in {*schedules, parallel.pipeline_schedule}:
+    searched = [SCHEDULES.index(name) for name in DEFAULT_SCHEDULES if name in context.runtime.schedules]
+    known, current = declared.get("pipeline_schedule", searched), parallel.pipeline_schedule
+    schedules = {SCHEDULES[code] for code in known} - {"none", "naive", current}
+    looped = current if current in LOOPED_SCHEDULES else "interleaved_1f1b"
+    if looped in {*schedules, current}:
         chunks = {1, *declared.get("num_model_chunks", chunk_values(context, parallel.pipeline_parallel_size))}
         for count in _beside(sorted({*chunks, parallel.num_model_chunks}), parallel.num_model_chunks):
             if count > 1:
-                changed = _changed(parallel, pipeline_schedule="interleaved_1f1b", num_model_chunks=count)
+                changed = _changed(parallel, pipeline_schedule=looped, num_model_chunks=count)
                 yield "num_model_chunks", str(count), changed
-    for schedule in sorted(schedules - {"interleaved_1f1b"}):
-        yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=1)
+    for schedule in sorted(schedules - {looped}):
+        count = max(2, parallel.num_model_chunks) if schedule in LOOPED_SCHEDULES else 1 + (schedule in V_SCHEDULES)
+        yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=count)
 
 
 def _micro_batch_moves(parallel: ParallelConfig, declared: Declared) -> Iterator[Move]:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
 from costmodel.specs import InputError
 from planner.axes import AXES, GRID_AXES
 
-_NONE, _INTERLEAVED = SCHEDULES.index("none"), SCHEDULES.index("interleaved_1f1b")
+_NONE = SCHEDULES.index("none")
+_CHUNKED = {SCHEDULES.index(name) for name in (*LOOPED_SCHEDULES, *V_SCHEDULES)}
 Stated = Mapping[str, int]
 
 
@@ -62,7 +64,7 @@ def _with_consequences(context: RuleContext, stated: Stated) -> dict[str, int]:
         known.setdefault("pipeline_parallel_size", 1)
     if context.layers_per_stage is not None:
         stages = len(context.layers_per_stage)
-        if known.get("pipeline_schedule", _INTERLEAVED) != _INTERLEAVED or stages == 1:
+        if known.get("pipeline_schedule", min(_CHUNKED)) not in _CHUNKED or stages == 1:
             known.setdefault("num_model_chunks", 1)
         if "pipeline_parallel_size" in known:
             known.setdefault("num_model_chunks", max(1, stages // known["pipeline_parallel_size"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costmodel.runtimes.grid import RecomputeKind
+from costmodel.runtimes.placement import V_SCHEDULES
 from costmodel.specs import ParallelConfig, Plan
 
 _RECOMPUTE = {"none": "no-recompute", "core_attention": "selective", "op_policy": "op-selective", "full": "full"}
@@ -25,8 +26,9 @@ def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> st
     if parallel.context_parallel_size > 1:
         parts.append(f"cp{parallel.context_parallel_size} {parallel.context_parallel_method}")
     parts += [f"mb{parallel.micro_batch_size}", f"m{parallel.num_micro_batches}"]
-    if parallel.pipeline_schedule == "interleaved_1f1b":
-        parts.append(f"interleaved v{parallel.num_model_chunks}")
+    if parallel.num_model_chunks > 1:
+        schedule = parallel.pipeline_schedule.removesuffix("_1f1b")
+        parts.append(schedule if schedule in V_SCHEDULES else f"{schedule} v{parallel.num_model_chunks}")
     elif parallel.pipeline_schedule != "none":
         parts.append(parallel.pipeline_schedule)
     return " ".join([*parts, _RECOMPUTE[recompute]])

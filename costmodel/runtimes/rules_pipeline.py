@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.runtimes.grid import Grid, IntColumn
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, ROUND_SCHEDULES, SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules_core import (
     BoolColumn,
     Finding,
@@ -67,36 +68,51 @@ def _explain_naive(context: RuleContext, grid: Grid, row: int) -> Finding:
 
 
 def _chunks_match(_: RuleContext, grid: Grid) -> BoolColumn:
-    return np.asarray(schedule_is(grid, "interleaved_1f1b") == (grid.num_model_chunks > 1))
+    chunks, looped, v_shaped = (
+        grid.num_model_chunks,
+        schedule_is(grid, *LOOPED_SCHEDULES),
+        schedule_is(grid, *V_SCHEDULES),
+    )
+    return np.asarray(np.where(looped, chunks > 1, chunks == np.where(v_shaped, 2, 1)))
 
 
 def _explain_chunks(_: RuleContext, grid: Grid, row: int) -> Finding:
     chunks, schedule = int(grid.num_model_chunks[row]), schedule_of(grid, row)
-    need = "at least 2" if schedule == "interleaved_1f1b" else "exactly 1"
+    need, fix = "exactly 1", "1, or use interleaved_1f1b"
+    if schedule in LOOPED_SCHEDULES:
+        need, fix = "at least 2", "2 or more"
+    elif schedule in V_SCHEDULES:
+        need, fix = "exactly 2", "2"
     return Finding(
         f"pipeline_schedule {schedule} needs num_model_chunks {need}, found {chunks}",
-        f"set num_model_chunks to {'2 or more' if need != 'exactly 1' else '1, or use interleaved_1f1b'}",
+        f"set num_model_chunks to {fix}",
         {"num_model_chunks": chunks, "pipeline_schedule": schedule},
     )
 
 
+def _fewest_micro_batches(grid: Grid) -> IntColumn:
+    """One for every rank; dualpipe_v wants one for every virtual stage, of which each rank has two."""
+    return grid.pipeline_parallel_size * np.where(schedule_is(grid, "dualpipe_v"), 2, 1)
+
+
 def _full_pipeline(context: RuleContext, grid: Grid) -> BoolColumn:
     needs = schedule_is(grid, *context.runtime.full_pipeline_schedules)
-    return np.asarray(~needs | (grid.num_micro_batches >= grid.pipeline_parallel_size))
+    return np.asarray(~needs | (grid.num_micro_batches >= _fewest_micro_batches(grid)))
 
 
 def _explain_full_pipeline(context: RuleContext, grid: Grid, row: int) -> Finding:
     count, stages = int(grid.num_micro_batches[row]), int(grid.pipeline_parallel_size[row])
+    fewest = int(_fewest_micro_batches(grid)[row])
+    virtual = fewest > stages
     free = listed(
         s for s in context.runtime.schedules if s != "none" and s not in context.runtime.full_pipeline_schedules
     )
     return Finding(
         f"pipeline_schedule {schedule_of(grid, row)} of runtime {context.runtime.name} needs at least as many "
-        "micro-batches "
-        f"as stages: num_micro_batches {count}, pipeline_parallel_size {stages}",
-        f"raise num_micro_batches to {stages} (a smaller micro_batch_size), lower pipeline_parallel_size to {count}, "
-        "or use "
-        f"one of {free}",
+        f"micro-batches as {'virtual ' if virtual else ''}stages: num_micro_batches {count}, "
+        f"pipeline_parallel_size {stages}{f' x 2 chunks = {fewest}' if virtual else ''}",
+        f"raise num_micro_batches to {fewest} (a smaller micro_batch_size), lower pipeline_parallel_size to "
+        f"{max(1, count * stages // fewest)}, or use one of {free}",
         {"num_micro_batches": count, "pipeline_parallel_size": stages, "valid": free},
     )
 
@@ -110,7 +126,7 @@ def _interleaving_divisor(context: RuleContext, grid: Grid) -> IntColumn:
 
 
 def _interleaving_multiple(context: RuleContext, grid: Grid) -> BoolColumn:
-    interleaved = schedule_is(grid, "interleaved_1f1b")
+    interleaved = schedule_is(grid, *ROUND_SCHEDULES)
     return np.asarray(~interleaved | (grid.num_micro_batches % _interleaving_divisor(context, grid) == 0))
 
 
@@ -121,11 +137,27 @@ def _explain_interleaving(context: RuleContext, grid: Grid, row: int) -> Finding
     name = f"the number of rounds ({count} // {stages})" if by_rounds else "pipeline_parallel_size"
     nearest = max(stages, count // stages * stages)
     return Finding(
-        f"interleaved_1f1b of runtime {context.runtime.name} needs num_micro_batches to be a multiple of {name} = "
+        f"{schedule_of(grid, row)} of runtime {context.runtime.name} needs num_micro_batches to be a multiple of {name} = "
         f"{multiple}, "
         f"found {count}; valid near it: {nearest}, {nearest + stages}",
         f"set num_micro_batches to {nearest} or {nearest + stages}, or use pipeline_schedule 1f1b",
         {"num_micro_batches": count, "multiple": multiple},
+    )
+
+
+def _split_backward_zero(context: RuleContext, grid: Grid) -> BoolColumn:
+    split = schedule_is(grid, *SPLIT_BACKWARD_SCHEDULES)
+    return np.asarray(~split | np.isin(grid.zero_stage, context.runtime.split_backward_zero_stages))
+
+
+def _explain_split_backward_zero(context: RuleContext, grid: Grid, row: int) -> Finding:
+    stage, valid = int(grid.zero_stage[row]), listed(context.runtime.split_backward_zero_stages)
+    whole = listed(s for s in context.runtime.schedules if s not in ("none", *SPLIT_BACKWARD_SCHEDULES))
+    return Finding(
+        f"pipeline_schedule {schedule_of(grid, row)} with zero_stage {stage}: runtime {context.runtime.name} computes wrong "
+        f"gradients when a split backward meets parameters that are freed in between; valid zero_stage: {valid}",
+        f"set zero_stage to one of {valid}, or use one of {whole}",
+        {"zero_stage": stage, "pipeline_schedule": schedule_of(grid, row), "valid": valid},
     )
 
 
@@ -234,6 +266,12 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         stated_axes=("pipeline_schedule", "pipeline_parallel_size", "num_micro_batches"),
         mask=_interleaving_multiple,
         explain=_explain_interleaving,
+    ),
+    Rule(
+        name="split_backward_zero_stage",
+        stated_axes=("pipeline_schedule", "zero_stage"),
+        mask=_split_backward_zero,
+        explain=_explain_split_backward_zero,
     ),
     Rule(name="even_stages", stated_axes=(), mask=_even_stages, explain=_explain_even_stages),
     Rule(name="layers_per_stage_sum", stated_axes=(), mask=_stages_sum, explain=_explain_stages_sum),

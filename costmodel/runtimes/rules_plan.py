@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.runtimes.placement import V_SCHEDULES, place
 from costmodel.runtimes.rules_core import listed
 from costmodel.specs import DEFAULT_AXIS_ORDER, Plan, Rejection
 
@@ -10,17 +11,18 @@ def _check_stage_shape(plan: Plan) -> list[Rejection]:
     """As many stages as pipeline ranks x chunks, in virtual-stage order."""
     ranks, chunks = plan.parallel.pipeline_parallel_size, plan.parallel.num_model_chunks
     found = [(stage.rank, stage.chunk) for stage in plan.stages]
-    needed = [(index % ranks, index // ranks) for index in range(ranks * chunks)]
+    schedule = plan.parallel.pipeline_schedule
+    needed = [place(schedule, index, ranks) for index in range(ranks * chunks)]
     if found == needed:
         return []
     return [
         Rejection(
             rule="plan_stage_order",
             message=f"the plan's stages (rank, chunk) are {listed(found)}; pipeline_parallel_size {ranks} x "
-            "num_model_chunks "
-            f"{chunks} needs {listed(needed)} in this order",
+            f"num_model_chunks {chunks} under {schedule} needs {listed(needed)} in this order",
             numbers={"stages": len(found), "needed": len(needed)},
-            fix="list one stage per pipeline rank and chunk; virtual stage k is chunk k // ranks of rank k % ranks",
+            fix="list one stage per pipeline rank and chunk; virtual stage k is chunk k // ranks of rank k % ranks"
+            + (", odd chunks from the last rank to the first" if schedule in V_SCHEDULES else ""),
         )
     ]
 

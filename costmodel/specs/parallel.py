@@ -11,7 +11,17 @@ from pydantic import PositiveInt
 
 from hardware_profiles.spec import Spec
 
-PipelineSchedule = Literal["none", "naive", "gpipe", "1f1b", "interleaved_1f1b"]
+PipelineSchedule = Literal[
+    "none",
+    "naive",
+    "gpipe",
+    "1f1b",
+    "interleaved_1f1b",
+    "looped_bfs",
+    "interleaved_zero_bubble",
+    "zbv_zero_bubble",
+    "dualpipe_v",
+]
 ZeroStage = Literal[0, 1, 2, 3]
 ContextParallelMethod = Literal["ring", "all_gather", "all_to_all"]
 
@@ -22,7 +32,8 @@ class ParallelConfig(Spec):
     ``hierarchical_partition_size`` (hpZ) keeps a second 16-bit copy per group of that many devices;
     None means off. ``num_micro_batches`` are the gradient accumulation steps of one data-parallel
     rank: global_batch_size = micro_batch_size x num_micro_batches x data_parallel_size.
-    ``pipeline_schedule`` is "none" exactly when ``pipeline_parallel_size`` is 1. ``context_parallel_size``
+    ``pipeline_schedule`` is "none" exactly when ``pipeline_parallel_size`` is 1; costmodel/schedules.py describes each, and
+    costmodel/runtimes/placement.py where its ``num_model_chunks`` chunks of a rank lie in the model. ``context_parallel_size``
     devices share every sequence: ``ring`` passes keys and values on (arXiv 2310.01889), ``all_gather``
     gathers them, ``all_to_all`` exchanges the sequence for heads around attention (arXiv 2309.14509); the
     method is None exactly when the size is 1. Fields typed with a single value are reserved: they refuse

@@ -40,7 +40,8 @@ class RecomputeSpec(Spec):
 class StageSpec(Spec):
     """One model chunk on one pipeline rank: layers ``start`` to ``stop`` (exclusive).
 
-    With v chunks per rank, chunk c of rank r is virtual stage c x pipeline_parallel_size + r.
+    A plan lists its stages in virtual-stage order, the order of the model; costmodel/runtimes/placement.py says which chunk of
+    which rank each is.
     """
 
     rank: NonNegativeInt

@@ -52,7 +52,9 @@ class RuntimeProfile(Spec):
     ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
-    those that refuse fewer micro-batches than pipeline stages. ``context_parallel_methods``: how it cuts
+    those that refuse fewer micro-batches than pipeline stages (dualpipe_v: than virtual stages). ``split_backward_zero_stages``:
+    the stages of ZeRO under which schedules that split the backward compute the right gradients.
+    ``context_parallel_methods``: how it cuts
     sequences, none when it does not. ``vocabulary_multiple``: rows of the embedding
     table are a multiple of it for every tensor-parallel rank; None: as many as the vocabulary. ``tied_pipelines``: whether a
     head may share its table with an embedding on another pipeline stage. ``chunked_loss``: whether head and loss may go chunk by
@@ -99,6 +101,7 @@ class RuntimeProfile(Spec):
     site_rate: float = Field(default=1.0, gt=0)
     memory_margin: float = Field(default=1.0, gt=0)
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
+    split_backward_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     context_parallel_methods: tuple[ContextParallelMethod, ...] = ()
     tied_pipelines: bool = True
     chunked_loss: bool = False

@@ -81,7 +81,13 @@ TensorParallelSize = Annotated[int | None, number("--tensor-parallel-size")]
 SequenceParallel = Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel")]
 LossParallel = Annotated[bool | None, typer.Option("--loss-parallel/--no-loss-parallel")]
 PipelineParallelSize = Annotated[int | None, number("--pipeline-parallel-size")]
-PipelineSchedule = Annotated[str | None, text("--pipeline-schedule", "naive, gpipe, 1f1b or interleaved_1f1b.")]
+PipelineSchedule = Annotated[
+    str | None,
+    text(
+        "--pipeline-schedule",
+        "naive, gpipe, 1f1b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble, zbv_zero_bubble or dualpipe_v.",
+    ),
+]
 NumModelChunks = Annotated[int | None, number("--num-model-chunks", "Chunks of a pipeline rank (interleaving).")]
 DataParallelReplicateSize = Annotated[int | None, number("--data-parallel-replicate-size", "Replicas.")]
 DataParallelShardSize = Annotated[int | None, number("--data-parallel-shard-size", "Devices that ZeRO shards over.")]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodel.runtimes.grid import SCHEDULES
 from costmodel.runtimes.loader import list_runtimes, load_runtime, read_constants
 from costmodel.specs import BYTES_PER_ELEMENT, InputError, PrecisionSpec
 
@@ -79,5 +80,6 @@ def test_what_each_runtime_shards_and_schedules() -> None:
     torch, megatron = load_runtime("torch"), load_runtime("megatron")
     assert (torch.zero_stages, megatron.zero_stages) == ((0, 1, 2, 3), (0, 1))
     assert (torch.sharding, megatron.sharding) == ("fsdp2", "flat")
-    assert set(torch.schedules) == {"none", "naive", "gpipe", "1f1b", "interleaved_1f1b"}
+    assert torch.schedules == SCHEDULES
+    assert load_runtime("torchtitan").schedules == ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b")
     assert set(megatron.schedules) == {"none", "1f1b", "interleaved_1f1b"}

@@ -59,6 +59,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama-tied": {**_LLAMA, "model_type": "llama", "tie_word_embeddings": True},
     "llama-63": {**_LLAMA, "model_type": "llama", "vocab_size": 63},
     "llama-tied-63": {**_LLAMA, "model_type": "llama", "vocab_size": 63, "tie_word_embeddings": True},
+    "llama-10-layers": {**_LLAMA, "model_type": "llama", "num_hidden_layers": 10},
+    "llama-tied-10-layers": {**_LLAMA, "model_type": "llama", "num_hidden_layers": 10, "tie_word_embeddings": True},
     "llama-mha": {**_LLAMA, "model_type": "llama", "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
     "mistral-window": {**_LLAMA, "model_type": "mistral", "sliding_window": 5},
     "qwen2": {**_LLAMA, "model_type": "qwen2"},

@@ -194,6 +194,23 @@ def traffic(plan: Plan, job: dict[str, Any]) -> dict[tuple[str, int], int]:
     return dict(seen.calls)
 
 
+def forwards(plan: Plan, job: dict[str, Any]) -> int:
+    """How often layers run forward in one step, on all processes together."""
+    run, calls = TrainingRun(plan, device=torch.device("cpu")), 0
+
+    def count(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    for stage in run.stages:
+        for layer in stage.layers.values():
+            getattr(layer, "_checkpoint_wrapped_module", layer).register_forward_pre_hook(count)
+    run.step(own_share(tokens(plan.training, plan.model.vocab_size, 0), run))
+    total = torch.tensor(calls)
+    dist.all_reduce(total)
+    return int(total)
+
+
 def loaded(plan: Plan, job: dict[str, Any]) -> tuple[int, float] | None:
     """Save other weights, start the plan from them; number of tensors and the largest difference of what it holds."""
     other = plain_model(plan.model, plan.training.model_copy(update={"seed": plan.training.seed + 1}))
@@ -220,4 +237,11 @@ def bad_batch(plan: Plan, job: dict[str, Any]) -> str:
     return "accepted"
 
 
-_JOBS = {"parity": parity, "state": state, "bad_batch": bad_batch, "traffic": traffic, "loaded": loaded}
+_JOBS = {
+    "parity": parity,
+    "state": state,
+    "bad_batch": bad_batch,
+    "traffic": traffic,
+    "loaded": loaded,
+    "forwards": forwards,
+}

@@ -25,6 +25,10 @@ def interleaved(**sizes: Any) -> dict[str, Any]:
     return pipeline("interleaved_1f1b", num_model_chunks=2, **sizes)
 
 
+def two_chunks(schedule: str, **sizes: Any) -> dict[str, Any]:
+    return pipeline(schedule, num_model_chunks=2, **sizes)
+
+
 CASES: dict[str, dict[str, Any]] = {
     "naive": pipeline("naive", micro_batch_size=8),
     "gpipe": pipeline("gpipe"),
@@ -37,6 +41,23 @@ CASES: dict[str, dict[str, Any]] = {
     "interleaved": interleaved(),
     "interleaved-tied-gpt2": {**interleaved(), "model": "gpt2-63"},
     "interleaved-core-attention": {**interleaved(), "recompute": "core_attention", "model": "qwen3"},
+    "looped-bfs-tied-uneven": {**two_chunks("looped_bfs"), "model": "llama-tied", "layers_per_stage": (1, 1, 1, 1)},
+    "looped-bfs-zero3": {**two_chunks("looped_bfs"), **zero(3)},
+    "looped-bfs-one-micro-batch": two_chunks("looped_bfs", micro_batch_size=8),
+    "interleaved-zero-bubble-tp2": {**two_chunks("interleaved_zero_bubble"), **TP},
+    "interleaved-zero-bubble-zero2-tied": {**two_chunks("interleaved_zero_bubble"), **zero(2), "model": "gpt2-63"},
+    "zbv-tied": {**two_chunks("zbv_zero_bubble"), "model": "llama-tied-63"},
+    "zbv-few-micro-batches": two_chunks("zbv_zero_bubble", micro_batch_size=8),
+    "zbv-zero1-recompute-full": {
+        **two_chunks("zbv_zero_bubble"),
+        **zero(1),
+        "recompute": "full",
+        "model": "qwen3-tied",
+    },
+    "zbv-tp2-tied": {**two_chunks("zbv_zero_bubble"), **TP, "model": "qwen3-tied"},
+    "dualpipe-v-tp2": {**two_chunks("dualpipe_v"), **TP, "model": "llama-63"},
+    "dualpipe-v-core-attention": {**two_chunks("dualpipe_v"), "recompute": "core_attention", "model": "gpt2"},
+    "dualpipe-v-replicate2": {**two_chunks("dualpipe_v"), "data_parallel_replicate_size": 2, "micro_batch_size": 1},
     "tp2-1f1b": {**pipeline("1f1b"), **TP},
     "tp2-1f1b-tied-uneven": {**pipeline("1f1b"), **TP, "model": "llama-tied-63"},
     "tp2-gpipe-gpt2-no-sp": {**pipeline("gpipe"), "tensor_parallel_size": 2, "model": "gpt2"},
@@ -52,6 +73,27 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_pipeline_parity(pool: Pool, name: str) -> None:
     assert_parity(pool, make_plan(**CASES[name]))
+
+
+FOUR_RANKS: dict[str, dict[str, Any]] = {
+    "looped_bfs": {},
+    "interleaved_zero_bubble": {"layers_per_stage": (1, 1, 2, 1, 1, 2, 1, 1)},
+    "zbv_zero_bubble": {"layers_per_stage": (2, 1, 1, 1, 1, 1, 1, 2), "model": "llama-tied-10-layers"},
+    "dualpipe_v": {"model": "llama-tied-10-layers"},
+}
+
+
+@pytest.mark.parametrize("schedule", FOUR_RANKS)
+def test_four_ranks_with_uneven_stages(pool: Pool, schedule: str) -> None:
+    sizes = two_chunks(schedule, pipeline_parallel_size=4, micro_batch_size=1)
+    assert_parity(pool, make_plan(**{"model": "llama-10-layers", **sizes, **FOUR_RANKS[schedule]}))
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble"])
+def test_four_chunks_are_gathered_again_within_the_step(pool: Pool, schedule: str) -> None:
+    """torch keeps three stages of a rank gathered (`_add_unshard_reshard`); the gradients of a fourth must survive that."""
+    sizes = pipeline(schedule, num_model_chunks=4)
+    assert_parity(pool, make_plan("llama-10-layers", **{**sizes, **zero(2)}))
 
 
 THREE_DIMENSIONS: dict[str, dict[str, Any]] = {

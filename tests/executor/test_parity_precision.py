@@ -41,6 +41,18 @@ def test_bf16_follows_mixed_precision_by_hand(pool: Pool, name: str) -> None:
     assert 1e-4 < result.relative_update_difference < 3e-2
 
 
+@pytest.mark.parametrize("schedule", ["interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v"])
+def test_a_split_backward_adds_up_gradients_in_fp32(pool: Pool, schedule: str) -> None:
+    """As a whole one does: the same bf16 products in the same order, hence the same update to the last bit."""
+    sizes: dict[str, Any] = {"pipeline_parallel_size": 2, "zero_stage": 2, "data_parallel_shard_size": 2, "batch": 32}
+    whole, split = (
+        make_plan(pipeline_schedule=name, num_model_chunks=2, precision="bf16", optimizer=SGD, **sizes)
+        for name in ("interleaved_1f1b", schedule)
+    )
+    results = [pool.run(4, {"kind": "parity", "plan": plan.model_dump_json()}) for plan in (whole, split)]
+    assert results[0].relative_update_difference == results[1].relative_update_difference < 3e-2
+
+
 @pytest.mark.parametrize("name", ["one-process", "tp2-zero2-gpt2"])
 def test_fp32_rounds_in_fp32(pool: Pool, name: str) -> None:
     result = train(pool, name, "fp32")

@@ -12,6 +12,8 @@ from costmodel.specs import InputError, Plan
 
 TP: dict[str, Any] = {"tensor_parallel_size": 2, "micro_batch_size": 1}
 PP: dict[str, Any] = {"pipeline_parallel_size": 2, "micro_batch_size": 1}
+TWO_CHUNKS: dict[str, Any] = {**PP, "num_model_chunks": 2}
+SPLIT = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "hpz with tensor parallelism": (
         {**TP, "zero_stage": 3, "data_parallel_shard_size": 4, "hierarchical_partition_size": 2},
@@ -34,6 +36,49 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"pipeline_parallel_size": 4, "micro_batch_size": 4, "pipeline_schedule": "1f1b"},
         "full_pipeline",
     ),
+    "looped_bfs with one chunk": ({**PP, "pipeline_schedule": "looped_bfs"}, "model_chunks_match_schedule"),
+    "zero bubble with one chunk": (
+        {**PP, "pipeline_schedule": "interleaved_zero_bubble"},
+        "model_chunks_match_schedule",
+    ),
+    "1f1b with two chunks": ({**TWO_CHUNKS, "pipeline_schedule": "1f1b"}, "model_chunks_match_schedule"),
+    **{
+        f"{schedule} with {chunks} chunks": (
+            {**PP, "pipeline_schedule": schedule, "num_model_chunks": chunks, "model": "llama-10-layers"},
+            "model_chunks_match_schedule",
+        )
+        for schedule in ("zbv_zero_bubble", "dualpipe_v")
+        for chunks in (1, 3)
+    },
+    "dualpipe_v with fewer micro-batches than virtual stages": (
+        {**TWO_CHUNKS, "pipeline_schedule": "dualpipe_v", "batch": 3},
+        "full_pipeline: .* num_micro_batches 3, pipeline_parallel_size 2 x 2 chunks = 4",
+    ),
+    "zero bubble multiple": (
+        {**TWO_CHUNKS, "batch": 5, "pipeline_schedule": "interleaved_zero_bubble"},
+        "interleaving_multiple",
+    ),
+    **{
+        f"{schedule} with zero 3": (
+            {**TWO_CHUNKS, "pipeline_schedule": schedule, "zero_stage": 3, "data_parallel_shard_size": 2},
+            "split_backward_zero_stage",
+        )
+        for schedule in SPLIT
+    },
+    **{
+        f"{schedule} with hpz": (
+            {
+                **TWO_CHUNKS,
+                "batch": 16,
+                "pipeline_schedule": schedule,
+                "zero_stage": 3,
+                "data_parallel_shard_size": 4,
+                "hierarchical_partition_size": 2,
+            },
+            "split_backward_zero_stage",
+        )
+        for schedule in SPLIT
+    },
     "interleaving multiple": (
         {**PP, "batch": 5, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2},
         "interleaving_multiple",
@@ -54,6 +99,18 @@ def test_refused_with_the_rule(name: str) -> None:
     sizes, rule = REFUSED[name]
     with pytest.raises(InputError, match=rule):
         refuse(make_plan(**sizes))
+
+
+def test_chunks_of_a_v_lie_where_the_schedule_has_them() -> None:
+    """The stages of a looped plan of the same size: chunk 1 of rank 0 would be stage 2, not 3."""
+    looped = make_plan(**TWO_CHUNKS, pipeline_schedule="looped_bfs")
+    v_shaped = make_plan(**TWO_CHUNKS, pipeline_schedule="zbv_zero_bubble")
+    assert [(stage.rank, stage.chunk) for stage in v_shaped.stages] == [(0, 0), (1, 0), (1, 1), (0, 1)]
+    refuse(v_shaped)
+    with pytest.raises(
+        InputError, match=r"plan_stage_order: .* needs \(0, 0\), \(1, 0\), \(1, 1\), \(0, 1\) in this order"
+    ):
+        refuse(v_shaped.model_copy(update={"stages": looped.stages}))
 
 
 def test_precision_fp16_and_other_runtimes_are_refused() -> None:

@@ -60,17 +60,32 @@ def test_hpz_gathers_backward_inside_its_groups(pool: Pool) -> None:
     }
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved_1f1b", 2)])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "stage"),
+    [
+        *((schedule, chunks, stage) for schedule, chunks in [("1f1b", 1), ("interleaved_1f1b", 2)] for stage in (2, 3)),
+        *(("looped_bfs", 2, stage) for stage in (1, 2, 3)),
+        *((schedule, 2, 2) for schedule in ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")),
+    ],
+)
 def test_pipelines_reduce_once_and_gather_forward(pool: Pool, schedule: str, chunks: int, stage: int) -> None:
+    """Rank 0's groups: 2 layers and the embedding's; the head's too where it is on rank 0."""
     sizes = {"pipeline_parallel_size": 2, "pipeline_schedule": schedule, "num_model_chunks": chunks}
     micro_batches, calls = count(pool, **sizes, **zero(stage))
-    gathers = 1 if stage == 2 else micro_batches + 1
+    gathers = 1 if stage < 3 else micro_batches + 1
+    groups = STAGE_GROUPS + (schedule in ("zbv_zero_bubble", "dualpipe_v"))
     assert micro_batches == 4
-    assert calls == {
-        ("allgather_base", 2): gathers * STAGE_GROUPS,
-        ("reduce_scatter_base", 2): STAGE_GROUPS,
-    }
+    assert calls == {("allgather_base", 2): gathers * groups, ("reduce_scatter_base", 2): groups}
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_full_recomputation_runs_every_layer_twice(pool: Pool, schedule: str, recompute: str) -> None:
+    """Also where the backward is split: torch alone would run it again for every parameter of the layer."""
+    sizes = {"pipeline_parallel_size": 2, "pipeline_schedule": schedule, "num_model_chunks": 2}
+    plan = make_plan(**sizes, recompute=recompute)
+    calls = pool.run(2, {"kind": "forwards", "plan": plan.model_dump_json()})
+    assert calls == 4 * plan.parallel.num_micro_batches * (2 if recompute == "full" else 1)
 
 
 def test_sequence_parallel_sums_all_norms_in_one_message(pool: Pool) -> None:

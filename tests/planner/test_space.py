@@ -14,8 +14,9 @@ from planner_worlds import make_cluster, make_model, make_training
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import obeys_rules
-from costmodel.specs import InputError, ParallelConfig
+from costmodel.specs import InputError, ParallelConfig, PipelineSchedule
 from planner.axes import AXES, AXIS_NAMES
+from planner.enumeration import DEFAULT_SCHEDULES
 from planner.space import Space, declare_space, describe_space
 
 
@@ -40,11 +41,13 @@ def test_every_row_multiplies_and_is_unique() -> None:
     assert len(rows_of(grid)) == len(grid)
 
 
-def test_the_grid_holds_every_valid_configuration_of_the_default_values() -> None:
+@pytest.mark.parametrize("schedules", [DEFAULT_SCHEDULES, SCHEDULES], ids=["default", "all"])
+def test_the_grid_holds_every_valid_configuration(schedules: tuple[PipelineSchedule, ...]) -> None:
     # Independent of the enumeration: all combinations of plain ranges, filtered by the rules alone.
-    space = declare(per_node=4, layers=4, batch=4)
+    allow = {} if schedules == DEFAULT_SCHEDULES else {"pipeline_schedule": schedules}
+    space = declare(per_node=4, layers=4, batch=4, allow=allow)
     ranges = (
-        (1, 2, 4), (False, True), (False, True), (1, 2, 4), SCHEDULES, (1, 2, 4), (1, 2, 4), (1, 2, 4), (0, 1, 2, 3),
+        (1, 2, 4), (False, True), (False, True), (1, 2, 4), schedules, (1, 2, 4), (1, 2, 4), (1, 2, 4), (0, 1, 2, 3),
         (None, 2), (1, 2, 4), (1, 2, 4),
     )  # fmt: skip
     expected = set()
@@ -158,6 +161,8 @@ BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"tensor_parallel": "2"}, ["'tensor_parallel'", "tensor_parallel_size", "recompute"]),
     ({"context_parallel_size": "2"}, ["reserved"]),
     ({"pipeline_schedule": "zero_bubble"}, ["none, naive, gpipe, 1f1b, interleaved_1f1b"]),
+    ({"pipeline_schedule": "zbv_zero_bubble", "num_model_chunks": "3"}, ["num_model_chunks exactly 2, found 3"]),
+    ({"pipeline_schedule": "dualpipe_v", "zero_stage": "3"}, ["with zero_stage 3", "valid zero_stage: 0, 1, 2"]),
     ({"recompute": "some"}, ["none, core_attention, op_policy, full"]),
     ({"sequence_parallel": "maybe"}, ["true, false"]),
     ({"zero_stage": "4"}, ["0, 1, 2, 3"]),
