@@ -77,14 +77,20 @@ def module_names(model: ModelSpec) -> ModuleNames:
     return MODEL_TYPES[model.model_type]
 
 
+def original_config(model: ModelSpec) -> Any:
+    """The model's `transformers` config as it was given, with the vocabulary that its tables have."""
+    config = CONFIG_MAPPING[model.model_type].from_dict(dict(model.hf_config))
+    config.vocab_size = model.padded_vocab_size
+    config.tie_word_embeddings = model.tie_word_embeddings
+    return config
+
+
 def build_config(model: ModelSpec) -> Any:
     """The `transformers` config for training: dropout 0, no key-value cache, no padding token.
 
     Sequences are packed, so a padding token would only freeze one row of the embedding.
     """
-    config = CONFIG_MAPPING[model.model_type].from_dict(dict(model.hf_config))
-    config.vocab_size = model.padded_vocab_size
-    config.tie_word_embeddings = model.tie_word_embeddings
+    config = original_config(model)
     config.use_cache = False
     config.pad_token_id = None
     for name in _DROPOUTS:

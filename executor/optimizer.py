@@ -36,3 +36,16 @@ def build_optimizer(parameters: Iterable[torch.nn.Parameter], spec: OptimizerSpe
     return torch.optim.SGD(
         listed, lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay, foreach=True
     )
+
+
+@torch.no_grad()
+def make_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimizer that has not stepped yet the state that its first step would make: zeros, to be overwritten."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(optimizer, torch.optim.AdamW):
+                step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {"step": step, **moments}
+            elif group["momentum"]:
+                optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}

@@ -89,11 +89,10 @@ class TrainingRun:
 
     def _initialize(self, seed: int) -> None:
         stage, folder = self.stages[0], self.plan.model.weights_path
-        named = [(stage.names.embedding_weight if self._is_copy(name) else name, p) for name, p in self._parameters]
         source: WeightSource = RandomWeights(seed, stage.config)
         if folder is not None:
             source = SafetensorsWeights(folder, base=stage.names.base)
-        fill_parameters(named, source, self.layout)
+        fill_parameters(self.named_parameters(copies=True), source, self.layout)
 
     def _is_copy(self, name: str) -> bool:
         """Whether the parameter is the last stage's copy of a tied embedding, not a parameter of its own."""
@@ -108,6 +107,18 @@ class TrainingRun:
     def data_parallel_size(self) -> int:
         """Number of shares of the global batch."""
         return self.mesh.data_parallel_size
+
+    def named_parameters(self, *, copies: bool = False) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """This process's part of every parameter by its name in the whole model.
+
+        Args:
+            copies: also the last stage's copy of a tied embedding, under the embedding's name.
+        """
+        for name, parameter in self._parameters:
+            if not self._is_copy(name):
+                yield name, parameter
+            elif copies:
+                yield self.stages[0].names.embedding_weight, parameter
 
     def parameter_tensors(self) -> Iterator[torch.Tensor]:
         """Plain tensors of the parameters that live between steps; padding included in their storages."""
@@ -150,7 +161,7 @@ class TrainingRun:
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """Whole tensors by fully qualified name, on the CPU, on global rank 0; an empty dict elsewhere. All must call."""
-        return gather_state(((name, p) for name, p in self._parameters if not self._is_copy(name)), self.layout)
+        return gather_state(self.named_parameters(), self.layout)
 
     def _split_batch(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parallel, training = self.plan.parallel, self.plan.training

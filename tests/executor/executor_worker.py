@@ -37,7 +37,9 @@ def handle(job: dict[str, Any], timeout: timedelta) -> Any:
     if job["kind"] == "parity" and job["rank"] == 0:
         reference(plan.model.model_dump_json(), plan.training.model_dump_json())
     dist.init_process_group("gloo", store=store, rank=job["rank"], world_size=job["world_size"], timeout=timeout)
-    answer = _JOBS[job["kind"]](plan, job)
+    import state_jobs  # its jobs use this module's reference
+
+    answer = {**_JOBS, **state_jobs.JOBS}[job["kind"]](plan, job)
     dist.destroy_process_group()  # after an error the pool is killed instead: peers may still be waiting
     return answer
 
@@ -88,8 +90,10 @@ def _forward_backward(plain: torch.nn.Module, batch: torch.Tensor, *, mixed: boo
 
 
 @lru_cache(maxsize=64)
-def reference(model_json: str, training_json: str) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
-    """Losses, gradient norms and final weights of the plain model after `STEPS` steps on whole batches."""
+def reference(
+    model_json: str, training_json: str, steps: int = STEPS
+) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    """Losses, gradient norms and final weights of the plain model after so many steps on whole batches."""
     model, training = ModelSpec.model_validate_json(model_json), TrainingSpec.model_validate_json(training_json)
     plain, spec = plain_model(model, training), training.optimizer
     optimizer: torch.optim.Optimizer
@@ -104,7 +108,7 @@ def reference(model_json: str, training_json: str) -> tuple[list[float], list[fl
             foreach=False,
         )  # fmt: skip
     losses, norms = [], []
-    for step in range(STEPS):
+    for step in range(steps):
         batch = tokens(training, model.vocab_size, step)
         loss = _forward_backward(plain, batch, mixed=training.precision.compute == "bf16")
         limit = spec.max_grad_norm if spec.max_grad_norm is not None else float("inf")
