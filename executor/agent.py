@@ -30,8 +30,9 @@ def main(arguments: list[str]) -> int:
     logging.disable(logging.CRITICAL)
     if os.environ.get("TORCH_CPP_LOG_LEVEL") == SILENT:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # for the processes to come; this one has read it already
+    options = torchrun.parse_args(arguments[2:])
     try:
-        torchrun.run(torchrun.parse_args(arguments[2:]))
+        torchrun.run(options)
     except ChildFailedError as error:
         spoken = {failure.rank for failure in load(folder)}
         for rank, failure in error.failures.items():
@@ -41,7 +42,8 @@ def main(arguments: list[str]) -> int:
     except SignalException as error:
         return 128 + error.sigval
     except Exception as error:  # no process was started: the nodes did not meet, or a port is taken
-        save(describe_agent(error), folder)
+        meeting = f"node {options.node_rank} of {options.nnodes} at {options.rdzv_endpoint}"
+        save(describe_agent(error, "" if options.standalone else meeting), folder)
         return 1
     return 0
 

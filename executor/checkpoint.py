@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from costmodel.specs import ExecutionError, InputError
-from executor.checkpoint_record import RECORD_FILE, Record, step_folder
+from executor.checkpoint_record import COMPLETE_FILE, RECORD_FILE, Record, step_folder
 from executor.files import write_atomically
 from executor.optimizer import make_state
 from executor.sharding import Block
@@ -63,8 +63,21 @@ def save_checkpoint(run: TrainingRun, folder: Path, record: Record, group: dist.
         if dist.get_rank() == 0:
             write_atomically(target / RECORD_FILE, record.model_dump_json(indent=2) + "\n")
         state: dict[str, Any] = held_state(run, copies=False)
-        save(state, storage_writer=FileSystemWriter(target), planner=_SavePlanner(), process_group=group)
+        metadata = save(state, storage_writer=FileSystemWriter(target), planner=_SavePlanner(), process_group=group)
+        if dist.get_rank() == 0:
+            _check_shared(target, metadata)
     return target
+
+
+def _check_shared(target: Path, metadata: Metadata) -> None:
+    """Nodes that wrote to disks of their own would leave a checkpoint that nobody can read."""
+    written = {info.relative_path for info in metadata.storage_data.values()}
+    missing = sorted(name for name in written if not (target / name).is_file())
+    if missing:
+        (target / COMPLETE_FILE).unlink()
+        raise ExecutionError(
+            f"checkpoint {target} lacks {missing[0]} on rank 0's node; needed: a folder that all nodes share"
+        )
 
 
 def load_checkpoint(run: TrainingRun, checkpoint: Path, group: dist.ProcessGroup) -> None:

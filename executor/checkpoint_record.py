@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from costmodel.specs import InputError, OptimizerSpec, Plan
 
 RECORD_FILE = "training.json"
-_COMPLETE = ".metadata"
+COMPLETE_FILE = ".metadata"
 _STEP = re.compile(r"step-(\d{6,12})", re.ASCII)
 _NOT_THE_MODEL = {"name", "family", "weights_path", "tokenizer_path"}
 _NOT_THE_ARCHITECTURE = {
@@ -74,7 +74,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
     matches = ((_STEP.fullmatch(path.name), path) for path in folder.iterdir())
-    steps = [(int(match[1]), path) for match, path in matches if match and (path / _COMPLETE).is_file()]
+    steps = [(int(match[1]), path) for match, path in matches if match and (path / COMPLETE_FILE).is_file()]
     return max(steps)[1] if steps else None
 
 

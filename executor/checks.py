@@ -6,8 +6,9 @@ from pathlib import Path
 
 from costmodel.runtimes.rules import check
 from costmodel.specs import InputError, Plan, Rejection
-from executor.data import GlobalBatches
-from executor.tokenize import load_tokens, read_text
+from executor.data import GlobalBatches, Tokens
+from executor.token_files import is_token_file
+from executor.tokenize import load_tokens, read_documents
 
 _DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
 
@@ -65,17 +66,24 @@ def check_runnable(plan: Plan) -> None:
 
 
 def check_data(plan: Plan, path: Path | None) -> None:
-    """Make sure that the text is readable and, where tokens are bytes, that it fills a batch.
+    """Make sure that the data are readable and, where no tokenizer has to be loaded, that they fill a batch.
 
     Raises:
-        InputError: see `read_text` and `GlobalBatches`.
+        InputError: see `read_documents`, `load_tokens` and `GlobalBatches`.
     """
-    if plan.model.tokenizer_path is not None:  # loading it takes seconds; the processes check its tokens
-        read_text(path)
+    token_file = path is not None and is_token_file(path)
+    if (
+        plan.model.tokenizer_path is not None and not token_file
+    ):  # loading it takes seconds; the processes check its tokens
+        read_documents(path)
         return
-    training = plan.training
-    tokens = load_tokens(plan.model, path)
-    GlobalBatches(tokens, training.sequence_length, training.global_batch_size, training.seed)
+    make_batches(plan, load_tokens(plan.model, path), plan.training.seed)
+
+
+def make_batches(plan: Plan, tokens: Tokens, seed: int) -> GlobalBatches:
+    """The global batches of a plan's training; errors as `GlobalBatches`."""
+    training, vocab_size = plan.training, plan.model.vocab_size
+    return GlobalBatches(tokens, training.sequence_length, training.global_batch_size, seed, vocab_size)
 
 
 def notices(plan: Plan) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ def describe(error: BaseException, rank: int) -> Failure:
     message = _SOURCE_PLACE.sub("", lines[0]) if lines else ""
     if isinstance(error, InputError):
         return Failure(rank, "input", str(error), details, time.time())
+    if isinstance(error, ExecutionError):  # says who and why already
+        return Failure(rank, "failure", str(error), details, time.time())
     # The text of a lost connection comes from many layers, under RuntimeError as under torch's own classes.
     peer = isinstance(error, RuntimeError | OSError) and any(sign in str(error).lower() for sign in _LOST_PEER)
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
@@ -66,12 +68,20 @@ def describe(error: BaseException, rank: int) -> Failure:
     return Failure(rank, "failure", cause, details, time.time())
 
 
-def describe_agent(error: Exception) -> Failure:
-    """The failure of the process that starts the others, before it started any."""
+def describe_agent(error: Exception, meeting: str = "") -> Failure:
+    """The failure of the process that starts the others, before it started any.
+
+    ``meeting``: which node it is and where it waited for the others; empty on one node.
+    """
     details = "".join(traceback.format_exception(error))
     inner = error.__cause__ or error
     message = (str(inner).strip().splitlines() or [type(inner).__name__])[0]
     cause = f"the processes could not be started: {_SOURCE_PLACE.sub('', message)}"
+    if meeting and any(sign in message.lower() for sign in _LOST_PEER):
+        cause = (
+            f"{meeting} waited in vain for the others: run the same on every node within the time that --timeout gives "
+            f"({_SOURCE_PLACE.sub('', message)})"
+        )
     return Failure(NO_RANK, "failure", cause, details, time.time())
 
 

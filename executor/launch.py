@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,8 @@ from executor.cores import check_processes, threads_per_process
 from executor.endpoint import check_endpoint
 from executor.failures import load, root_cause, to_exception
 from executor.files import write_atomically
-from executor.worker import OBSERVATION_FILE
+from executor.outputs import Outputs
+from executor.worker import JOIN_TIMEOUT_SECONDS, OBSERVATION_FILE
 
 _STOP_SECONDS = 10.0
 SILENT = "FATAL"
@@ -29,11 +31,16 @@ SILENT = "FATAL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Where this node stands among all. ``rdzv_endpoint``: host:port of node 0, needed for more than one node."""
+    """Where this node stands among all.
+
+    ``rdzv_endpoint``: host:port of node 0, needed for more than one node. ``timeout_seconds``: how long it waits for
+    them; None: 60.
+    """
 
     nnodes: int = 1
     node_rank: int = 0
     rdzv_endpoint: str | None = None
+    timeout_seconds: float | None = None
 
 
 def run(
@@ -49,13 +56,14 @@ def run(
     rdzv_endpoint: str | None = None,
     progress: bool = True,
     timeout_seconds: float | None = None,
+    outputs: Outputs | None = None,
 ) -> Observation:
     """Train ``steps`` optimizer steps with the plan.
 
     Args:
         plan: for the runtime ``torch``.
-        steps: optimizer steps; from three on, step times are measured.
-        data: UTF-8 text file; None trains on the text that meshwright carries.
+        steps: optimizer steps, counted from the start of training; from three on, step times are measured.
+        data: text, JSON Lines or token file; None trains on the text that meshwright carries.
         output: file for the Observation (JSON); None keeps nothing.
         force: replace an existing ``output``.
         seed: of weights and data order; None takes the plan's.
@@ -63,7 +71,9 @@ def run(
         node_rank: number of this node, from 0.
         rdzv_endpoint: host:port of node 0, where the nodes meet.
         progress: show loss and speed on stderr.
-        timeout_seconds: how long a process waits for another before the run fails; None: 60, or 20 predicted steps.
+        timeout_seconds: how long nodes and processes wait for one another before the run fails; None: 60, in training 20
+            predicted steps if those take longer.
+        outputs: checkpoints and the exported model; None saves neither.
 
     Returns:
         Losses of all steps, step times without the first two steps, and per rank the bytes of parameters,
@@ -75,14 +85,16 @@ def run(
     """
     data_path = None if data is None else Path(data)
     output_path = None if output is None else Path(output)
-    nodes = Nodes(nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint)
-    _check(plan, steps=steps, data=data_path, output=output_path, force=force, nodes=nodes)
+    outputs = outputs or Outputs()
+    nodes = Nodes(nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint, timeout_seconds=timeout_seconds)
+    _check(plan, steps=steps, data=data_path, output=output_path, force=force, nodes=nodes, outputs=outputs)
     if progress and nnodes > 1:
         print(f"node {node_rank} of {nnodes} meets the others at {rdzv_endpoint} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
         folder = Path(name)
         arguments = worker_arguments(plan, folder, steps=steps, data=data_path, seed=seed, progress=progress)
         arguments += [] if timeout_seconds is None else ["--timeout-seconds", str(timeout_seconds)]
+        arguments += outputs.arguments()
         _start_and_wait(plan, arguments, nodes, folder)
         observation = Observation.model_validate_json((folder / OBSERVATION_FILE).read_text())
     if output_path is not None:
@@ -90,9 +102,13 @@ def run(
     return observation
 
 
-def _check(plan: Plan, *, steps: int, data: Path | None, output: Path | None, force: bool, nodes: Nodes) -> None:
+def _check(
+    plan: Plan, *, steps: int, data: Path | None, output: Path | None, force: bool, nodes: Nodes, outputs: Outputs
+) -> None:
     if steps < 1:
         raise InputError(f"steps is {steps}; needed: at least 1")
+    if nodes.timeout_seconds is not None and not nodes.timeout_seconds >= 1:
+        raise InputError(f"timeout_seconds is {nodes.timeout_seconds:g}; needed: at least 1")
     if output is not None and output.is_dir():
         raise InputError(f"output {output} is a folder; give the name of a file")
     if output is not None and output.exists() and not force:
@@ -100,6 +116,7 @@ def _check(plan: Plan, *, steps: int, data: Path | None, output: Path | None, fo
     check_runnable(plan)
     _check_nodes(plan, nodes)
     _check_devices(plan, plan.num_devices_used // nodes.nnodes)
+    outputs.check(plan, steps=steps)
     check_data(plan, data)
 
 
@@ -140,6 +157,7 @@ def torchrun_arguments(plan: Plan, nodes: Nodes) -> list[str]:
         return ["--standalone", *per_node]
     # The static backend takes the node's rank as stated; c10d would hand ranks out in the order of arrival.
     endpoint = ["--rdzv-backend", "static", "--rdzv-endpoint", str(nodes.rdzv_endpoint)]
+    endpoint += ["--rdzv-conf", f"timeout={math.ceil(nodes.timeout_seconds or JOIN_TIMEOUT_SECONDS)}"]
     identity = ["--node-rank", str(nodes.node_rank), "--rdzv-id", plan.plan_hash[:16]]
     return ["--nnodes", str(nodes.nnodes), *identity, *endpoint, *per_node]
 

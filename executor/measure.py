@@ -42,6 +42,7 @@ def measure_machine(
     quick: bool = True,
     progress: Callable[[str], None] = _ignore,
     environment: Mapping[str, str] | None = None,
+    timeout_seconds: float | None = None,
 ) -> Measured:
     """Measure this machine, or under torchrun this process's share of all machines.
 
@@ -53,6 +54,7 @@ def measure_machine(
         quick: fewer sizes.
         progress: told what is measured next.
         environment: None takes this process's.
+        timeout_seconds: under torchrun, how long a process waits for another; None: 60.
 
     Returns:
         The cluster, every measured number with its source; the same on every process that torchrun started.
@@ -68,7 +70,14 @@ def measure_machine(
     if place is not None:
         if num_processes not in (None, place.local_size):
             raise InputError(f"num_processes is {num_processes}; torchrun started {place.local_size} on this node")
-        found = _measure_here(place, found_kind, budget_seconds - _ALREADY_IMPORTED, quick=quick, progress=progress)
+        found = _measure_here(
+            place,
+            found_kind,
+            budget_seconds - _ALREADY_IMPORTED,
+            quick=quick,
+            progress=progress,
+            timeout_seconds=timeout_seconds,
+        )
     else:
         count = _count(found_kind, num_processes)
         found = _measure_children(found_kind, count, budget_seconds - START_SECONDS, quick=quick, progress=progress)
@@ -134,17 +143,31 @@ def _check_equal(facts: Mapping[str, Any]) -> None:
 
 
 def _measure_here(
-    place: Place, kind: str, seconds: float, *, quick: bool, progress: Callable[[str], None]
+    place: Place,
+    kind: str,
+    seconds: float,
+    *,
+    quick: bool,
+    progress: Callable[[str], None],
+    timeout_seconds: float | None,
 ) -> dict[str, Any]:
     """This process is one of torchrun's."""
     import torch
 
-    from executor.measure_process import run_measurements
+    from executor.measure_process import TIMEOUT_SECONDS, run_measurements
 
     torch.set_num_threads(threads_per_process(place.local_size))
     tell = progress if place.rank == 0 else _ignore
     try:
-        return run_measurements(place, kind=kind, init_method="env://", seconds=seconds, quick=quick, progress=tell)
+        return run_measurements(
+            place,
+            kind=kind,
+            init_method="env://",
+            seconds=seconds,
+            quick=quick,
+            progress=tell,
+            timeout_seconds=timeout_seconds or TIMEOUT_SECONDS,
+        )
     except (RuntimeError, ValueError) as error:  # a peer that is gone, an endpoint that is none
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExecutionError(f"measuring failed on rank {place.rank} of {place.size}: {reason}") from error

@@ -29,7 +29,7 @@ from executor.stopwatch import CpuStopwatch, Stopwatch, cuda_stopwatch
 from hardware_profiles.detect.report import Report
 from hardware_profiles.detect.smi_query import parse_smi_query
 
-_TIMEOUT = timedelta(seconds=120)
+TIMEOUT_SECONDS = 60.0
 _MOST_OVER = 1.2
 _HOST_SHAPE = (512, 512, 1024)
 _HOST_BYTES = 192 * 2**20
@@ -55,7 +55,14 @@ class Group(NamedTuple):
 
 
 def run_measurements(
-    place: Place, *, kind: str, init_method: str, seconds: float, quick: bool, progress: Callable[[str], None]
+    place: Place,
+    *,
+    kind: str,
+    init_method: str,
+    seconds: float,
+    quick: bool,
+    progress: Callable[[str], None],
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
     """Join the other processes, measure, and leave.
 
@@ -66,6 +73,7 @@ def run_measurements(
         seconds: what all measurements together may take.
         quick: the short menu.
         progress: told what is measured next.
+        timeout_seconds: how long it waits for another process.
 
     Returns:
         ``facts`` about the machine and ``readings`` [kind, sizes, seconds], means over the processes and medians over the
@@ -79,7 +87,7 @@ def run_measurements(
         init_method=init_method,
         rank=place.rank,
         world_size=place.size,
-        timeout=_TIMEOUT,
+        timeout=timedelta(seconds=timeout_seconds),
         device_id=device if kind == "cuda" else None,
     )
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.specs import InputError, Observation, Plan
-from executor.checks import check_data, check_runnable
+from executor.checks import check_data, check_runnable, make_batches
 from executor.data import GlobalBatches
 from executor.failures import describe, save
 from executor.files import read_plan, write_atomically
@@ -39,7 +39,7 @@ def run_reference(
     Args:
         plan: whose model, training, weights and data order are taken; its parallelism is not.
         steps: optimizer steps.
-        data: UTF-8 text file; None trains on the text that meshwright carries.
+        data: text, JSON Lines or token file; None trains on the text that meshwright carries.
         seed: of weights and data order; None takes the plan's.
         progress: show loss and speed on stderr.
 
@@ -142,8 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         plan = read_plan(options.plan)
         seed = plan.training.seed if options.seed is None else options.seed
-        tokens = load_tokens(plan.model, options.data)
-        batches = GlobalBatches(tokens, plan.training.sequence_length, plan.training.global_batch_size, seed)
+        batches = make_batches(plan, load_tokens(plan.model, options.data), seed)
         with ProgressReport(options.steps, enabled=not options.no_progress) as progress:
             observation = train_plain(plan, batches, steps=options.steps, seed=seed, progress=progress)
         write_atomically(options.output / OBSERVATION_FILE, observation.model_dump_json(indent=2) + "\n")

@@ -172,4 +172,5 @@ def _publish(partial: Path, folder: Path) -> None:
     for old in (*folder.glob("*.safetensors"), folder / INDEX_FILE, folder / "config.json"):
         old.unlink(missing_ok=True)
     for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
+        shutil.copymode(partial / "config.json", path)  # safetensors writes files that only their owner can read
         os.replace(path, folder / path.name)

@@ -10,7 +10,6 @@ for bad input, else 1.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import logging
 import os
 import signal
@@ -19,17 +18,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from costmodel.specs import InputError, Observation, Plan
-from executor.checks import check_runnable, notices
-from executor.data import GlobalBatches, Tokens
+from costmodel.specs import ExecutionError, InputError, Observation, Plan
+from executor.checks import check_runnable, make_batches
+from executor.data import digest
 from executor.failures import describe, save
 from executor.files import read_plan, write_atomically
 from executor.lifetime import die_with_parent
-from executor.progress import ProgressReport
+from executor.outputs import add_output_options, outputs_of
 from executor.tokenize import load_tokens
 
 OBSERVATION_FILE = "observation.json"
-SHORTEST_TIMEOUT_SECONDS = 60.0
+JOIN_TIMEOUT_SECONDS = 60.0
 TIMEOUT_STEPS = 20
 
 
@@ -39,14 +38,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--plan", type=Path, required=True, help="plan file (JSON)")
     parser.add_argument("--steps", type=int, required=True, help="optimizer steps to train")
     parser.add_argument("--output", type=Path, required=True, help=f"folder for {OBSERVATION_FILE}")
-    parser.add_argument("--data", type=Path, help="UTF-8 text file; default: the text that meshwright carries")
+    parser.add_argument(
+        "--data", type=Path, help="text, JSON Lines or token file; default: the text that meshwright carries"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the plan's device")
     parser.add_argument("--seed", type=int, help="of weights and data order; default: the plan's")
-    parser.add_argument("--force", action="store_true", help=f"replace an existing {OBSERVATION_FILE}")
+    parser.add_argument("--force", action="store_true", help=f"replace an existing {OBSERVATION_FILE} or model")
     parser.add_argument("--no-progress", action="store_true", help="show no progress")
     parser.add_argument(
-        "--timeout-seconds", type=float, help="how long a process waits for another; default: 60, or 20 predicted steps"
+        "--timeout-seconds",
+        type=float,
+        help="how long a process waits for another; default: 60, in training 20 predicted steps if longer",
     )
+    add_output_options(parser)
     parser.add_argument("--failures", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -77,14 +81,26 @@ def work(options: argparse.Namespace) -> Observation:
     if output.exists() and not options.force:
         raise InputError(f"{output} exists already; choose another folder or pass --force to replace it")
     check_runnable(plan)
+    outputs = outputs_of(options, restarted=_attempt() > 0)
+    outputs.check(plan, steps=options.steps)
     seed = plan.training.seed if options.seed is None else options.seed
     tokens = load_tokens(plan.model, options.data)
-    batches = GlobalBatches(tokens, plan.training.sequence_length, plan.training.global_batch_size, seed)
+    batches = make_batches(plan, tokens, seed)
     device_kind = options.device or plan.cluster.device.kind
-    if options.timeout_seconds is None:
-        options.timeout_seconds = default_timeout(plan)
-    _join(plan, device_kind, options.timeout_seconds)
-    observation = _train(plan, batches, tokens, device_kind=device_kind, seed=seed, options=options)
+    _join(plan, device_kind, options.timeout_seconds or JOIN_TIMEOUT_SECONDS)
+    from executor.train import train
+
+    observation = train(
+        plan,
+        batches,
+        outputs,
+        steps=options.steps,
+        device_kind=device_kind,
+        seed=seed,
+        data=digest(tokens),
+        timeout_seconds=options.timeout_seconds or default_timeout(plan),
+        progress=not options.no_progress,
+    )
     if int(os.environ.get("LOCAL_RANK", "0")) == 0:
         write_atomically(output, observation.model_dump_json(indent=2) + "\n")
     return observation
@@ -93,7 +109,7 @@ def work(options: argparse.Namespace) -> Observation:
 def default_timeout(plan: Plan) -> float:
     """Seconds that no process of a healthy run waits for another: many steps, and enough for a slow start."""
     predicted = plan.estimate.step_time_seconds.high if plan.estimate is not None else 0.0
-    return max(SHORTEST_TIMEOUT_SECONDS, TIMEOUT_STEPS * predicted)
+    return max(JOIN_TIMEOUT_SECONDS, TIMEOUT_STEPS * predicted)
 
 
 def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:
@@ -115,61 +131,36 @@ def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:
         logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
     backend, timeout = ("nccl" if device_kind == "cuda" else "gloo"), timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout)
+        _meet(backend, timeout)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
 
 
-def _train(
-    plan: Plan,
-    batches: GlobalBatches,
-    tokens: Tokens,
-    *,
-    device_kind: str,
-    seed: int,
-    options: argparse.Namespace,
-) -> Observation:
-    import torch
+def _meet(backend: str, timeout: timedelta) -> None:
+    """Join the processes that torchrun started; a failure names those that did not come."""
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
-    from executor.adapter import set_timeouts
-    from executor.observe import Recorder, gather, make_observation
-    from executor.training_run import TrainingRun
-
-    # A schedule that lost a peer logs itself step by step on every rank; the failure is told once, by the launcher.
-    logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
-    device = torch.device("cuda", torch.cuda.current_device()) if device_kind == "cuda" else torch.device("cpu")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    _check_same_data(tokens)
-    run = TrainingRun(plan, device=device, seed=seed)
-    set_timeouts(options.timeout_seconds)
-    recorder = Recorder(run, device, rank, options.steps)
-    share = {"rank": run.data_parallel_rank, "size": run.data_parallel_size}
-    tokens_per_step = plan.training.global_batch_size * plan.training.sequence_length
-    with ProgressReport(options.steps, enabled=rank == 0 and not options.no_progress) as progress:
-        for notice in notices(plan):
-            progress.notice(notice)
-        for number in range(options.steps):
-            result = recorder.step(number, batches.batch(number, **share).to(device))
-            speed = tokens_per_step / recorder.record.seconds[-1]
-            progress.step(number + 1, loss=result.loss, tokens_per_second=speed)
-    records = gather(recorder.record)
-    dist.barrier()
-    dist.destroy_process_group()
-    return make_observation(plan, records, source=f"run of {world} processes on {plan.cluster.device.name}")
+    shared, rank, world = next(rendezvous("env://", timeout=timeout))
+    # torchrun's store outlives a restart: without a name of its own an attempt would read its predecessor's addresses.
+    store = dist.PrefixStore(f"attempt{_attempt()}", shared)  # type: ignore[attr-defined]
+    store.set(f"here{rank}", "")
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    except (RuntimeError, ValueError) as error:
+        missing = [str(other) for other in range(world) if not store.check([f"here{other}"])]
+        if not missing:
+            raise
+        who = f"ranks {', '.join(missing)}" if len(missing) > 1 else f"rank {missing[0]}"
+        raise ExecutionError(
+            f"{who} of {world} did not join within {timeout.total_seconds():g} s: it ended, or its node is not there"
+        ) from error
 
 
-def _check_same_data(tokens: Tokens) -> None:
-    """Nodes read their own copy of the text; training on different ones would be silently wrong."""
-    import torch.distributed as dist
-
-    digest = hashlib.sha256(tokens.tobytes()).hexdigest()
-    digests = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, digest)
-    for rank, other in enumerate(digests):
-        if other != digests[0]:
-            raise InputError(f"rank {rank} reads other data than rank 0: every node needs the same text and tokenizer")
+def _attempt() -> int:
+    """How often torchrun started the processes again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _report(error: BaseException, rank: int, folder: Path | None) -> int:

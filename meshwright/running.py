@@ -32,38 +32,61 @@ def run(
     node_rank: int = 0,
     rdzv_endpoint: str | None = None,
     progress: bool = False,
+    save_hf: str | Path | None = None,
+    save_hf_dtype: str | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    timeout: float | None = None,
 ) -> Observation:
     """Train with the plan: start one process per device of this node with torchrun, and wait.
 
     Args:
         plan: a plan for the runtime ``torch``, a recommendation (its best plan), or a file of either.
-        steps: optimizer steps; step times are measured from the third on.
-        data: UTF-8 text to train on; None takes the text that meshwright carries.
+        steps: optimizer steps, counted from the start of training; step times are measured from the third on.
+        data: text, JSON Lines (.jsonl) or token file (.npy, .bin); None takes the text that meshwright carries.
         output: file for the observation (JSON); None writes none.
-        force: replace an existing ``output``.
+        force: replace an existing ``output`` and the model in ``save_hf``.
         nnodes: nodes of the run; call this once on each.
         node_rank: number of this node, from 0.
         rdzv_endpoint: host:port of node 0, where the nodes meet.
         progress: show loss and speed on stderr.
+        save_hf: Hugging Face folder for the trained model, on node 0.
+        save_hf_dtype: fp64, fp32, bf16 or fp16; None keeps the format of the plan's parameters.
+        checkpoint: folder for distributed checkpoints, the same on every node.
+        checkpoint_every: save after every so many steps, not only after the last.
+        resume: go on from the newest complete checkpoint, whichever plan of the same model wrote it, if there is one.
+        timeout: seconds that nodes and processes wait for one another; None: 60, in training 20 predicted steps if longer.
 
     Raises:
-        InputError: when the plan, the text, the nodes or the output cannot be used, or torch is missing.
+        InputError: when the plan, the data, the nodes, a folder or the output cannot be used, or torch is missing.
         ExecutionError: when a process fails.
     """
     require_torch()
     from executor.launch import run as launch
+    from executor.outputs import Outputs
 
     plan = _load_runnable(plan)
+    outputs = Outputs(
+        save_hf=_optional_path("save_hf", save_hf),
+        save_hf_dtype=save_hf_dtype,
+        checkpoint=_optional_path("checkpoint", checkpoint),
+        checkpoint_every=None if checkpoint_every is None else whole_number("checkpoint_every", checkpoint_every, 1),
+        resume=resume,
+        force=force,
+    )
     return launch(
         plan,
         steps=whole_number("steps", steps, 1, _MAX_STEPS),
-        data=None if data is None else to_path(data, what="data"),
+        data=_optional_path("data", data),
         output=None if output is None else check_output(output, force=force),
         force=force,
         nnodes=whole_number("nnodes", nnodes, 1),
         node_rank=whole_number("node_rank", node_rank, 0),
         rdzv_endpoint=rdzv_endpoint,
         progress=progress,
+        timeout_seconds=timeout,
+        outputs=outputs,
     )
 
 
@@ -89,8 +112,8 @@ def run_reference(
     require_torch()
     from executor.reference import run_reference as train
 
-    path = None if data is None else to_path(data, what="data")
-    return train(_load_runnable(plan), steps=whole_number("steps", steps, 1, _MAX_STEPS), data=path, progress=progress)
+    number, path = whole_number("steps", steps, 1, _MAX_STEPS), _optional_path("data", data)
+    return train(_load_runnable(plan), steps=number, data=path, progress=progress)
 
 
 def loss_difference(observation: Observation, reference: Observation) -> float:
@@ -127,6 +150,7 @@ def measure_with_findings(
     quick: bool = True,
     device: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    timeout: float | None = None,
 ) -> Measured:
     """What `measure` returns, with every measured number and how well its fit holds the measurements.
 
@@ -135,6 +159,7 @@ def measure_with_findings(
         quick: as in `measure`.
         device: as in `measure`.
         progress: told what is measured next.
+        timeout: under torchrun, seconds that a process waits for another; None: 60.
 
     Raises:
         InputError: as `measure`.
@@ -149,6 +174,7 @@ def measure_with_findings(
         budget_seconds=QUICK_SECONDS if quick else THOROUGH_SECONDS,
         quick=quick,
         progress=progress,
+        timeout_seconds=timeout,
     )
 
 
@@ -176,6 +202,10 @@ def compare(estimate: Estimate, observation: Observation) -> Comparison:
     from meshwright.validation.compare import compare as compare_fields
 
     return compare_fields(estimate, observation)
+
+
+def _optional_path(name: str, path: str | Path | None) -> Path | None:
+    return None if path is None else to_path(path, what=name)
 
 
 def _load_runnable(plan: Plan | Recommendation | str | Path) -> Plan:

@@ -23,6 +23,7 @@ def measure_hardware(
         str | None, options.text("--device", "cpu or cuda. Default: the CUDA devices where there are any.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick/--thorough", help="About 20 seconds, or two minutes.")] = True,
+    timeout: options.Timeout = None,
     force: options.Force = False,
 ) -> None:
     """Measure this machine and write it as a cluster to plan for.
@@ -42,7 +43,9 @@ def measure_hardware(
     if processes is not None and device != "cuda":
         check_processes(processes)
     with _Progress(shown=writes) as progress:
-        found = measure_with_findings(processes=processes, quick=quick, device=device, progress=progress)
+        found = measure_with_findings(
+            processes=processes, quick=quick, device=device, progress=progress, timeout=timeout
+        )
     if not writes:
         return
     save_cluster(found.cluster, output, force=force)

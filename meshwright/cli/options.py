@@ -68,6 +68,9 @@ Site = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
+Timeout = Annotated[
+    int | None, number("--timeout", "Seconds that nodes and processes wait for one another. Default: 60.", metavar="S")
+]
 IgnoreMemory = Annotated[
     bool, typer.Option("--ignore-memory", help="Estimate although the plan does not fit; the answer is labelled so.")
 ]

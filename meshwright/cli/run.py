@@ -7,9 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from costmodel.specs import Comparison, Observation
+from costmodel.specs import Comparison, InputError, Observation
 from meshwright.cli import options
 from meshwright.cli.output import answer_console, print_json, print_notice
+
+_PASSED_ON = (
+    "nnodes", "node_rank", "rdzv_endpoint", "timeout", "save_hf", "save_hf_dtype", "checkpoint", "checkpoint_every", "resume",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -23,10 +27,35 @@ def run(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", readable=False, help="UTF-8 text to train on; default: the text that meshwright carries."
+            "--data",
+            readable=False,
+            help="Text, JSON Lines (.jsonl) or tokens (.npy, .bin) to train on; default: the text that meshwright carries.",
         ),
     ] = None,
-    steps: Annotated[int, options.number("--steps", "Optimizer steps.")] = 10,
+    steps: Annotated[int, options.number("--steps", "Optimizer steps, counted from the start of training.")] = 10,
+    save_hf: Annotated[
+        Path | None,
+        typer.Option("--save-hf", metavar="DIR", readable=False, help="Hugging Face folder for the trained model."),
+    ] = None,
+    save_hf_dtype: Annotated[
+        str | None,
+        options.text(
+            "--save-hf-dtype", "Its format: fp32, bf16, fp16 or fp64. Default: that of the plan's parameters."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", metavar="DIR", readable=False, help="Folder for checkpoints, the same on every node."
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, options.number("--checkpoint-every", "Steps between checkpoints; default: only after the last.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the newest checkpoint, of this plan or another, if there is one."),
+    ] = False,
     nnodes: Annotated[
         int,
         options.number("--nnodes", "Nodes of the run; start this on each."),
@@ -35,6 +64,7 @@ def run(
     rdzv_endpoint: Annotated[
         str | None, typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the nodes meet: node 0.")
     ] = None,
+    timeout: options.Timeout = None,
     reference: Annotated[
         bool, typer.Option("--reference", help="Train the same in one process too and compare the losses.")
     ] = False,
@@ -52,16 +82,21 @@ def _run(values: dict[str, Any]) -> None:
     from meshwright.files import check_output, refuse_inputs
     from meshwright.plan_files import load_plan
 
+    if values["reference"] and values["resume"]:
+        raise InputError("--reference trains from the start, so it cannot be held against a run with --resume")
     output, training = values["output"], {"steps": values["steps"], "data": values["data"], "progress": True}
     if output is not None:
         check_output(output, force=values["force"], suffixes=(".json",))
         refuse_inputs(output, (values["plan"], values["data"]))
     plan = load_plan(values["plan"])
     predicted = plan.estimate or estimate(plan, ignore_memory=True)
-    nodes = {name: values[name] for name in ("nnodes", "node_rank", "rdzv_endpoint")}
-    observation = running.run(plan, output=output, force=values["force"], **nodes, **training)
+    observation = running.run(
+        plan, output=output, force=values["force"], **{name: values[name] for name in _PASSED_ON}, **training
+    )
     if output is not None:
         print_notice(f"wrote the observation to {output}")
+    if values["save_hf"] is not None and values["node_rank"] == 0:
+        print_notice(f"wrote the model to {values['save_hf']}")
     single: Observation | None = None
     if values["reference"]:
         print_notice("training the same in one process ...")

@@ -67,6 +67,7 @@ def export(plan: Plan, job: dict[str, Any]) -> dict[str, Any] | None:
     if job["rank"] == 0:
         first = plain_model(plan.model, plan.training.model_copy(update={"seed": 99}))
         first.save_pretrained(start, max_shard_size="50KB")
+        (start / "tokenizer.json").write_text("{}")
     dist.barrier()
     model = plan.model.model_copy(update={"weights_path": str(start), "tokenizer_path": None})
     plan = plan.model_copy(update={"model": model})

@@ -37,6 +37,7 @@ def check(found: dict[str, Any], model: str) -> None:
     assert found["logits"] <= TOLERANCE
     assert found["class"] == CLASSES[model.split("-", maxsplit=1)[0]]
     assert {"config.json", "model.safetensors.index.json"} < set(found["files"])
+    assert {"tokenizer.json", "generation_config.json"} < set(found["files"])  # from the folder it started from
     assert sum(name.endswith(".safetensors") for name in found["files"]) > 2
 
 

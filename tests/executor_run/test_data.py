@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from costmodel.specs import InputError
-from executor.data import GlobalBatches
+from executor import data
+from executor.data import GlobalBatches, check_sample, digest, sample
 
 TOKENS = np.arange(1001, dtype=np.int64)  # token i is i, so a sequence shows where it was cut
 
@@ -65,3 +66,38 @@ def test_ranks_must_divide_the_batch() -> None:
     batches = GlobalBatches(TOKENS, sequence_length=10, global_batch_size=4, seed=0)
     with pytest.raises(ValueError, match="4 sequences on 3"):
         batches.batch(0, rank=0, size=3)
+
+
+def test_an_id_outside_the_vocabulary_is_named_with_its_position() -> None:
+    """In the batch that holds it: a file of many gigabytes is not read before training."""
+    tokens = TOKENS % 50
+    tokens[123] = 50
+    batches = GlobalBatches(tokens, sequence_length=10, global_batch_size=4, seed=0, vocab_size=50)
+    seen = []
+    for number in range(25):
+        try:
+            batches.batch(number)
+        except InputError as error:
+            seen.append(str(error))
+    assert len(seen) == 1  # sequence 12 of one pass
+    assert "token id 50 at position 123, but the model's vocab_size is 50" in seen[0]
+    with pytest.raises(InputError, match="token id -1 at position 7"):
+        check_sample(np.asarray([*range(7), -1, -2]), 50)
+
+
+def test_long_data_are_sampled_at_both_ends_and_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(start, len(piece)) for start, piece in sample(TOKENS)] == [(0, 1001)]
+    monkeypatch.setattr(data, "_READ_WHOLE", 100)
+    monkeypatch.setattr(data, "_NUM_PIECES", 3)
+    monkeypatch.setattr(data, "_PIECE_LENGTH", 11)
+    pieces = list(sample(TOKENS))
+    assert [start for start, _ in pieces] == [0, 495, 990]
+    assert all((piece == np.arange(start, start + 11)).all() for start, piece in pieces)
+
+
+def test_the_digest_tells_lengths_and_samples_apart() -> None:
+    changed = TOKENS.copy()
+    changed[500] += 1
+    digests = {digest(tokens) for tokens in (TOKENS, TOKENS[:-1], changed, TOKENS.astype(np.int32))}
+    assert len(digests) == 4
+    assert digest(TOKENS.copy()) == digest(TOKENS)

@@ -145,8 +145,16 @@ def test_torchrun_on_one_node_and_on_several() -> None:
         "--rdzv-backend": "static",
         "--rdzv-endpoint": "head:29400",
         "--rdzv-id": plan.plan_hash[:16],
+        "--rdzv-conf": "timeout=60",
         "--nproc-per-node": "2",
     }
+    patient = Nodes(nnodes=2, rdzv_endpoint="head:29400", timeout_seconds=300)
+    assert "timeout=300" in torchrun_arguments(plan, patient)
+
+
+def test_a_timeout_that_is_none() -> None:
+    with pytest.raises(InputError, match="timeout_seconds is 0; needed: at least 1"):
+        run(tiny_plan(), steps=1, timeout_seconds=0)
 
 
 def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,18 +66,6 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
         read_text(tmp_path)
 
 
-@pytest.fixture
-def tokenizer_folder(tmp_path: Path) -> Path:
-    """A word tokenizer: the 0, of 1, light 2, unknown 300."""
-    tokenizers = pytest.importorskip("tokenizers")
-    transformers = pytest.importorskip("transformers")
-    model = tokenizers.models.WordLevel({"the": 0, "of": 1, "light": 2, "?": 300}, unk_token="?")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
 def test_a_model_folder_brings_its_tokenizer(tmp_path: Path, tokenizer_folder: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("the light of the light")
