@@ -15,6 +15,7 @@ from meshwright.plan_files import load_plan
 if TYPE_CHECKING:
     from costmodel.specs import Comparison
     from executor.measured_draft import Measured
+    from executor.outputs import Outputs
 
 QUICK_SECONDS = 20.0
 THOROUGH_SECONDS = 120.0
@@ -64,19 +65,9 @@ def run(
     """
     require_torch()
     from executor.launch import run as launch
-    from executor.outputs import Outputs
 
-    plan = _load_runnable(plan)
-    outputs = Outputs(
-        save_hf=_optional_path("save_hf", save_hf),
-        save_hf_dtype=save_hf_dtype,
-        checkpoint=_optional_path("checkpoint", checkpoint),
-        checkpoint_every=None if checkpoint_every is None else whole_number("checkpoint_every", checkpoint_every, 1),
-        resume=resume,
-        force=force,
-    )
     return launch(
-        plan,
+        _load_runnable(plan),
         steps=whole_number("steps", steps, 1, _MAX_STEPS),
         data=_optional_path("data", data),
         output=None if output is None else check_output(output, force=force),
@@ -86,7 +77,28 @@ def run(
         rdzv_endpoint=rdzv_endpoint,
         progress=progress,
         timeout_seconds=timeout,
-        outputs=outputs,
+        outputs=_outputs(save_hf, save_hf_dtype, checkpoint, checkpoint_every, resume=resume, force=force),
+    )
+
+
+def _outputs(
+    save_hf: str | Path | None,
+    save_hf_dtype: str | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: int | None,
+    *,
+    resume: bool,
+    force: bool,
+) -> Outputs:
+    from executor.outputs import Outputs
+
+    return Outputs(
+        save_hf=_optional_path("save_hf", save_hf),
+        save_hf_dtype=save_hf_dtype,
+        checkpoint=_optional_path("checkpoint", checkpoint),
+        checkpoint_every=None if checkpoint_every is None else whole_number("checkpoint_every", checkpoint_every, 1),
+        resume=resume,
+        force=force,
     )
 
 

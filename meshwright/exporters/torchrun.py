@@ -1,6 +1,7 @@
 """A bash script that runs the plan with meshwright's executor: torchrun, one process per device.
 
-The script stands beside its plan file. A machine needs bash, meshwright[run] and both files.
+The script stands beside its plan file. A machine needs bash, meshwright[run] and both files. Options of the script are handed
+on to every process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _VARIABLES = (
     ("NODE_RANK", "0", "number of this node, from 0"),
     ("RDZV_ENDPOINT", "", "host:port of node 0, the same on every node; needed for more than one node"),
     ("PLAN", "", "plan file; default: the one beside this script"),
-    ("DATA", "", "UTF-8 text to train on; default: the text that meshwright carries"),
+    ("DATA", "", "text, JSON Lines or token file to train on; default: the text that meshwright carries"),
     ("STEPS", "100", "optimizer steps"),
     ("OUTPUT", "meshwright-output", "folder for observation.json"),
 )
@@ -73,7 +74,8 @@ if [ -n "$DATA" ]; then
     worker+=(--data "$DATA")
 fi
 mkdir -p "$OUTPUT"
-exec torchrun "${{launch[@]}}" -m executor.worker "${{worker[@]}}"
+# Options of this script are the processes' own: --checkpoint DIR --checkpoint-every N --resume --save-hf DIR
+exec torchrun "${{launch[@]}}" -m executor.worker "${{worker[@]}}" "$@"
 """
 _CPU_THREADS = """
 # Every process gets its share of the cores, as the prediction assumes.

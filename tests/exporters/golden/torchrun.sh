@@ -10,7 +10,7 @@ NNODES="${NNODES:-8}"                  # nodes of the run; start this script onc
 NODE_RANK="${NODE_RANK:-0}"            # number of this node, from 0
 RDZV_ENDPOINT="${RDZV_ENDPOINT:-}"     # host:port of node 0, the same on every node; needed for more than one node
 PLAN="${PLAN:-}"                       # plan file; default: the one beside this script
-DATA="${DATA:-}"                       # UTF-8 text to train on; default: the text that meshwright carries
+DATA="${DATA:-}"                       # text, JSON Lines or token file to train on; default: the text that meshwright carries
 STEPS="${STEPS:-100}"                  # optimizer steps
 OUTPUT="${OUTPUT:-meshwright-output}"  # folder for observation.json
 # ----
@@ -51,4 +51,5 @@ if [ -n "$DATA" ]; then
     worker+=(--data "$DATA")
 fi
 mkdir -p "$OUTPUT"
-exec torchrun "${launch[@]}" -m executor.worker "${worker[@]}"
+# Options of this script are the processes' own: --checkpoint DIR --checkpoint-every N --resume --save-hf DIR
+exec torchrun "${launch[@]}" -m executor.worker "${worker[@]}" "$@"
