@@ -18,6 +18,7 @@ TP: dict[str, Any] = {"tensor_parallel_size": 2, "micro_batch_size": 4}
 SP_LOSS: dict[str, Any] = {**TP, "sequence_parallel": True, "loss_parallel": True}
 PP: dict[str, Any] = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b", "micro_batch_size": 2}
 INTERLEAVED: dict[str, Any] = {**PP, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2}
+ZBV: dict[str, Any] = {**PP, "pipeline_schedule": "zbv_zero_bubble", "num_model_chunks": 2}
 SGD = OptimizerSpec(name="sgd", learning_rate=0.1, momentum=0.9)
 
 
@@ -35,6 +36,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "one -> tp2-zero1, fused": ({"model": "gpt2"}, ONE, {**SP_LOSS, **zero(1)}),
     "tp4 -> tp2-pp2, fused": ({"model": "gpt2-untied"}, {**TP, "tensor_parallel_size": 4}, {**TP, **PP}),
     "interleaved -> hpz": ({"model": "qwen3-tied"}, INTERLEAVED, HPZ),
+    "zero3 -> zbv, tied twice on one rank": ({"model": "llama-tied"}, zero(3), ZBV),
+    "zbv -> tp2, tied twice on one rank": ({"model": "qwen3-tied"}, {**ZBV, **zero(2)}, TP),
     "hpz -> hybrid, sgd": ({"model": "llama-tied", "optimizer": SGD}, HPZ, HYBRID),
     "replicate -> interleaved, sgd": (
         {"model": "qwen2", "optimizer": SGD},
