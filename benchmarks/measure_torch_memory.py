@@ -66,6 +66,10 @@ TP = {"tensor_parallel_size": 2}
 TP_SP = {**TP, "sequence_parallel": True, "loss_parallel": True}
 PP = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b", "num_micro_batches": 4}
 GPIPE = {**PP, "pipeline_schedule": "gpipe"}
+LOOPED_BFS = {**PP, "pipeline_schedule": "looped_bfs", "num_model_chunks": 2}
+ZERO_BUBBLE = {**PP, "pipeline_schedule": "interleaved_zero_bubble", "num_model_chunks": 2}
+ZBV = {**PP, "pipeline_schedule": "zbv_zero_bubble", "num_model_chunks": 2}
+DUALPIPE = {**PP, "pipeline_schedule": "dualpipe_v", "num_model_chunks": 2}
 INTERLEAVED = {**PP, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2}
 
 
@@ -104,6 +108,16 @@ CASES: list[dict[str, Any]] = [
     {"model": "qwen3", "sequence_length": 256, "parallel": {**INTERLEAVED, "num_model_chunks": 3}},
     {"model": "llama", "parallel": {**INTERLEAVED, "num_micro_batches": 2}},
     {"model": "llama", "parallel": {**TP_SP, **PP}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**LOOPED_BFS, "micro_batch_size": 2}},
+    {"model": "llama", "parallel": {**LOOPED_BFS, **zero(3, micro_batches=4)}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**ZERO_BUBBLE, "micro_batch_size": 2}},
+    {"model": "qwen3", "precision": "fp32", "sequence_length": 256, "parallel": {**ZERO_BUBBLE, "num_model_chunks": 3}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**ZBV, "micro_batch_size": 2, "num_micro_batches": 6}},
+    {"model": "gpt2", "precision": "fp32", "sequence_length": 256, "parallel": ZBV},
+    {"model": "llama", "sequence_length": 256, "recompute": "full", "parallel": {**ZBV, "micro_batch_size": 2}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**TP_SP, **ZBV}},
+    {"model": "llama", "sequence_length": 256, "parallel": {**DUALPIPE, "micro_batch_size": 2, "num_micro_batches": 6}},
+    {"model": "llama", "parallel": {**DUALPIPE, **zero(2, micro_batches=4)}},
 ]
 
 

@@ -27,6 +27,12 @@ feed-forward's tensors are freed:
          not gated: the activation's, 3 in elementary operations, else 1               c (3 T f / t + T h)
          unfused attention: the probabilities' and the scores'                         2 w T a s / t + c T h - (7) - (8)
 
+A split backward keeps, from the gradients of a layer's inputs to those of its weights, the gradients of all its outputs:
+
+    (15) products, norms, query and key norms          c (T (d (2 k + a) + u f) / t + 2 T h + 2 z h) + c T d (a + k) / t
+         u = 2 gated, else 1; the last product's is the stage's received gradient, unless sequence parallelism gathers it
+         head side: the head's and the final norm's     c (T V + z h), where the table (11) has ended
+
 Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V columns (V / t in a parallel loss):
 
     (11) log-probabilities, kept for backward, float32 at least                        w T V
@@ -80,7 +86,7 @@ class LayerBytes:
     recomputation drops. ``layer_input``: all that full recomputation keeps. ``policy_outputs``: what a per-operation policy
     keeps. ``backward``: gradients that backward
     holds beyond what is kept at the feed-forward's widest point, ``attention_backward``: at the attention's, less what
-    has been freed by then.
+    has been freed by then. ``output_gradients``: what a split backward keeps until it has the weights' gradients.
     """
 
     kept: Column
@@ -89,6 +95,7 @@ class LayerBytes:
     policy_outputs: Column
     backward: Column
     attention_backward: Column
+    output_gradients: Column | int = 0
 
     def kept_under(self, recompute: Column) -> Column:
         """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
@@ -113,12 +120,14 @@ class EndBytes:
     """Bytes per micro-batch on the stage with the head (columns).
 
     ``kept``: final norm and head input, for backward. ``probabilities``: kept by the loss. ``logits``: what the loss and
-    its backward hold besides, of one micro-batch at a time.
+    its backward hold besides, of one micro-batch at a time. ``output_gradients``: what a split backward keeps until it has the
+    weights' gradients, less the ``probabilities`` that have ended by then.
     """
 
     kept: Column
     probabilities: Column
     logits: Column
+    output_gradients: Column | int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,19 @@ def torch_layer_bytes(
         policy_outputs=policy_outputs(model, group, training, grid, fusion=fusion),
         backward=transient * wide + hidden,
         attention_backward=2 * _scores(group, training, grid) + hidden + buffers - tensors * wide,
+        output_gradients=_output_gradients(model, group, training, grid),
+    )
+
+
+def _output_gradients(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
+    """Equation (15) of one layer."""
+    attention, feed_forward, tokens = group.attention, group.feed_forward, Tokens.of(training, grid)
+    heads, key_heads = attention.num_attention_heads, attention.num_key_value_heads
+    cut = (heads + 2 * key_heads + (heads + key_heads) * attention.qk_norm) * attention.head_dim
+    cut += feed_forward.intermediate_size * (2 if feed_forward.gated else 1)
+    hidden = 2 * model.hidden_size * (tokens.whole + tokens.between)
+    return BYTES_PER_ELEMENT[training.precision.compute] * (
+        ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + hidden
     )
 
 
@@ -218,6 +240,7 @@ def torch_end_bytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
         probabilities=probabilities,
         logits=logits,
+        output_gradients=compute * (tokens.whole * columns + tokens.between * model.hidden_size) - probabilities,
     )
 
 

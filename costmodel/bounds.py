@@ -15,6 +15,7 @@ import numpy as np
 from costmodel.compute import Column
 from costmodel.paths import Paths
 from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem, grid_contents, prepare
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.stages import even_split
@@ -118,11 +119,12 @@ def pipeline_shape(grid: Grid, row: int) -> Shape:
 
 def exact_ends(grid: Grid, times: StepTimes) -> Matrix:
     """Ends of the ranks' last backwards [n, p]; all rows share the topology."""
-    forward, backward = times.forward.sum(axis=2), times.backward.sum(axis=2)
+    forward, backward, weight = times.forward.sum(axis=2), times.backward.sum(axis=2), times.weight.T
     if grid.pipeline_parallel_size[0] == 1:
         return np.asarray(times.start + grid.num_micro_batches[:, None] * (forward + backward))
     shape = pipeline_shape(grid, 0)
-    ends = pipeline_ends(shape, forward=forward.T, backward=backward.T, transfer=times.transfer.T, start=times.start.T)
+    lanes = {"transfer": times.transfer.T, "start": times.start.T}
+    ends = pipeline_ends(shape, forward=forward.T, backward=backward.T, weight=weight, **lanes)
     return np.ascontiguousarray(ends.T)
 
 
@@ -134,6 +136,8 @@ def bound_ends(grid: Grid, times: StepTimes) -> Matrix:
         backward=times.backward.sum(axis=2),
         transfer=times.transfer,
         micro_batches=grid.num_micro_batches[:, None].astype(np.float64),
+        held=stages_of_ranks(schedule, int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0])),
+        weight=times.weight,
     )
     ends = {
         "none": path.naive,
@@ -141,5 +145,9 @@ def bound_ends(grid: Grid, times: StepTimes) -> Matrix:
         "gpipe": path.gpipe,
         "1f1b": path.one_forward_one_backward,
         "interleaved_1f1b": path.interleaved,
+        "looped_bfs": path.looped_bfs,
+        "interleaved_zero_bubble": path.split,
+        "zbv_zero_bubble": path.split,
+        "dualpipe_v": path.split,
     }[schedule]()
     return (times.start[:, :1] + ends) * (1.0 - ROUNDING)

@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodel.collectives import Group, all_gather_bytes, all_reduce_bytes, reduce_scatter_bytes
 from costmodel.context_parallel import ALL_GATHER, EXCHANGES, REPEATS_ATTENTION, RING, context_bytes
+from costmodel.paths import boundary_messages
 from costmodel.setting import Setting
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT, Communication
@@ -86,10 +87,10 @@ def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
 def _rank_view(setting: Setting, rank: int) -> tuple[float, float, bool, bool]:
     """Layers and recomputed layers (full) of a rank, and whether it holds the embedding and the head."""
     contents = setting.contents
-    layers = contents.layers[0, rank :: setting.num_ranks].sum(axis=(0, 1))
+    layers = contents.layers[0, setting.held[rank]].sum(axis=(0, 1))
     full = float(layers[-1])
-    embedding = bool(contents.embedding[rank :: setting.num_ranks].any())
-    return float(layers.sum()), full, embedding, bool(contents.head[rank :: setting.num_ranks].any())
+    own = setting.held[rank]
+    return float(layers.sum()), full, bool(contents.embedding[own].any()), bool(contents.head[own].any())
 
 
 def _tensor_calls(setting: Setting, rank: int) -> list[Call]:
@@ -128,7 +129,7 @@ def _context_calls(setting: Setting, rank: int) -> list[Call]:
     if ranks == 1:
         return []
     calls: list[Call] = []
-    layers = setting.contents.layers[0, rank :: setting.num_ranks].sum(axis=0)  # [G, K]
+    layers = setting.contents.layers[0, setting.held[rank]].sum(axis=0)  # [G, K]
     for group, kinds in zip(setting.problem.model.layers, layers, strict=True):
         backwards = float(setting.grid.num_micro_batches[0] * kinds.sum())
         forwards = backwards + float(setting.grid.num_micro_batches[0] * (kinds * REPEATS_ATTENTION).sum())
@@ -155,15 +156,15 @@ def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
     whole = float(setting.batch.tokens[0]) * setting.problem.model.hidden_size * setting.ceiling.element_bytes
     sharded = bool(grid.sequence_parallel[0])
     scattered = not sharded and setting.stack.pipeline_scatter_gather > 0 and tensor > 1
-    virtual = np.arange(rank, ranks * setting.num_chunks, ranks)
-    last = ranks * setting.num_chunks - 1
-    messages = micro_batches * float((virtual < last).sum() + (virtual > 0).sum())
+    after = boundary_messages(np.ones((1, ranks)), setting.held)[0]  # 1 where a stage's neighbour is on another rank
+    own = setting.held[rank]
+    messages = micro_batches * float(after[own].sum() + np.concatenate([[0.0], after[:-1]])[own].sum())
     message = whole / tensor if sharded or scattered else whole
     members = setting.pipeline_group()
     calls = [Call("pp", "send", messages, messages * message, members)]
     if scattered:
         calls += [Call("tp", "all_gather", messages, messages * whole, setting.tensor_group)]
-    if holds_tied_copy(setting) and rank in (0, ranks - 1):
+    if holds_tied_copy(setting) and setting.apart and rank in (0, ranks - 1):
         table = setting.problem.model.padded_vocab_size * setting.problem.model.hidden_size / tensor
         gradient = table * BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
         calls += [Call("pp", "all_reduce", 1.0, gradient, members)]
@@ -175,7 +176,7 @@ def _data_calls(setting: Setting, rank: int) -> list[Call]:
     groups, often = data_groups(setting), setting.often
     precision = setting.problem.training.precision
     parameters = float(setting.per_rank(stage_parameters(setting))[0, rank])
-    pieces = float(setting.contents.calls[0, rank :: setting.num_ranks].sum())
+    pieces = float(setting.contents.calls[0, setting.held[rank]].sum())
     gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
     partitioned = setting.grid.hierarchical_partition_size[0] > 0

@@ -18,8 +18,9 @@ from costmodel.bounds import bound_ends, exact_ends
 from costmodel.communication import communication
 from costmodel.flops import flop_count
 from costmodel.memory import host_memory_bytes, peak_memory, plan_memory
+from costmodel.paths import boundary_messages
 from costmodel.runtimes.grid import Grid
-from costmodel.setting import Matrix, Problem, Setting, plan_contents, prepare
+from costmodel.setting import Problem, Setting, plan_contents, prepare
 from costmodel.specs import Estimate, Evidence, Interval, Plan, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
 from costmodel.tables import ATTENTION, CONTEXT, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
@@ -114,7 +115,7 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
     """Step time, its terms and the reference rank, equations (1) to (3)."""
     micro_batches = float(setting.grid.num_micro_batches[0])
     passes = micro_batches * (times.forward + times.backward)[0]
-    parts = passes.reshape(setting.num_chunks, setting.num_ranks, -1).sum(axis=0)
+    parts = passes[setting.held].sum(axis=1)
     once = times.start[0] + times.reduction[0] + times.optimizer[0]
     rank = int(np.argmax(np.round(parts.sum(axis=1) + once, 12)))
     seconds, unhindered = _seconds(setting, times)
@@ -160,6 +161,7 @@ def _seconds(setting: Setting, times: StepTimes) -> tuple[float, float]:
         times,
         forward=times.forward[twice],
         backward=times.backward[twice],
+        weight=times.weight[twice],
         transfer=times.transfer[twice] * np.array([[1.0], [0.0]]),
         start=times.start[twice],
     )
@@ -170,9 +172,7 @@ def _seconds(setting: Setting, times: StepTimes) -> tuple[float, float]:
 
 def _message_seconds(setting: Setting, times: StepTimes, rank: int) -> float:
     """Seconds of all messages the rank sends in one step."""
-    ranks, chunks = setting.num_ranks, setting.num_chunks
-    transfer: Matrix = times.transfer[0]
-    virtual = np.arange(rank, ranks * chunks, ranks)
-    forward = transfer[rank] * float((virtual < ranks * chunks - 1).sum())
-    backward = transfer[(rank - 1) % ranks] * float((virtual > 0).sum())
-    return float(setting.grid.num_micro_batches[0] * (forward + backward))
+    after = boundary_messages(times.transfer, setting.held)[0]
+    own = setting.held[rank]
+    before = np.concatenate([[0.0], after[:-1]])
+    return float(setting.grid.num_micro_batches[0] * (after[own].sum() + before[own].sum()))

@@ -3,6 +3,9 @@
     (1) none: 1; naive and GPipe: m; 1F1B: min(m, p - s)                                    at rank s of p, m micro-batches
     (2) interleaved, chunk micro-batches: K = min(m v, 2 (p - s - 1) + (v - 1) r + 1)       r = m // max(1, m // p)
     (3) of them of chunk c: K_c = r (K // (r v)) + clip(K mod (r v) - c r, 0, r)            forwards run in rounds of r
+    (4) looped breadth-first: K_c = m of every chunk, before the first backward
+
+Where the backward is split: split_in_flight.py.
 
 Sources: arXiv 2104.04473 section 2.2; Megatron-LM schedules.py and torch 2.13.0 ScheduleInterleaved1F1B (warm-up operations).
 """
@@ -10,6 +13,7 @@ Sources: arXiv 2104.04473 section 2.2; Megatron-LM schedules.py and torch 2.13.0
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.schedules import micro_batches_per_round
@@ -17,7 +21,7 @@ from costmodel.shard_sizes import Column
 
 
 def in_flight(grid: Grid, rank: Column) -> Column:
-    """Equations (1) and (2): micro-batches of a chunk, all chunks together."""
+    """Equations (1), (2) and (4): micro-batches of a chunk, all chunks together; no meaning where the backward is split."""
     count, size, chunks = grid.num_micro_batches, grid.pipeline_parallel_size, grid.num_model_chunks
     one_forward_one_backward = np.minimum(count, size - rank)
     interleaved = np.minimum(
@@ -29,16 +33,23 @@ def in_flight(grid: Grid, rank: Column) -> Column:
         "gpipe": count,
         "1f1b": one_forward_one_backward,
         "interleaved_1f1b": interleaved,
+        "looped_bfs": count * chunks,
     }
-    return np.choose(grid.pipeline_schedule, [by_schedule.get(name, interleaved) for name in SCHEDULES])
+    return np.choose(grid.pipeline_schedule, [by_schedule.get(name, count) for name in SCHEDULES])
 
 
 def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:
-    """Equation (3) for interleaved rows; a rank with one chunk keeps ``total``."""
+    """Equation (3) for interleaved rows, (4) for breadth-first ones; a rank with one chunk keeps ``total``."""
     per_round = grid_micro_batches_per_round(grid)
     cycle = per_round * grid.num_model_chunks
     part = per_round * (total // cycle) + np.clip(total % cycle - chunk * per_round, 0, per_round)
+    part = np.where(runs_breadth_first(grid), grid.num_micro_batches * (chunk < grid.num_model_chunks), part)
     return np.where(grid.num_model_chunks > 1, part, total if chunk == 0 else 0)
+
+
+def runs_breadth_first(grid: Grid) -> NDArray[np.bool_]:
+    """Rows whose chunks take turns only once in each direction, [n]."""
+    return np.asarray(grid.pipeline_schedule == SCHEDULES.index("looped_bfs"))
 
 
 def grid_micro_batches_per_round(grid: Grid) -> Column:

@@ -24,7 +24,14 @@ rank s, k = p - 1 - s.
         1 .. w_s. Last trip: from the lane's last forward to the end and all the way back to chunk 0 of s, which is the
         lane's last backward; it skips the w_s backwards in between. Both together when m v >= w_s + 2.
 
-Messages count on every hop. All rows of a batch share schedule, p and v.
+    (5) every schedule, lane of s: F_0 of chunk 0 down to s, which is the first operation of s in all of them, then all
+        operations of s: P_s of chunk 0 + m x sum over chunks of t_s. A split backward (weight gradients w of b, i = b - w for
+        the inputs) changes nothing here: both parts are on the lane.
+    (6) looped_bfs: (5), and after it B_0 of chunk 0, the last operation of s, up to 0.
+    (7) split backward: F_0 through all virtual stages and the gradients of its inputs (or whole backwards, which are longer) back
+        to chunk 0 of s, whose weight gradients follow: sum of f + the i of all later stages + b_s + their messages.
+
+Messages count on every hop between ranks. All rows of a batch share schedule, p and v.
 """
 
 from __future__ import annotations
@@ -37,6 +44,7 @@ from numpy.typing import NDArray
 from costmodel.schedules import micro_batches_per_round
 
 Matrix = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,8 @@ class Paths:
     backward: Matrix  # [n, V]
     transfer: Matrix  # [n, p]
     micro_batches: Matrix  # [n, 1]
+    held: Index  # [p, v] virtual stages of every rank
+    weight: Matrix | None = None  # [n, V], the part of backward that a split backward puts off
 
     @property
     def num_ranks(self) -> int:
@@ -83,7 +93,7 @@ class Paths:
         """Equation (4)."""
         p, m = self.num_ranks, self.micro_batches
         chunks = self.forward.shape[1] // p
-        total = (self.forward + self.backward).reshape(-1, chunks, p).sum(axis=1)
+        total = self._of_ranks(self.forward + self.backward)
         message = self._messages()
         forward_behind = _after(self.forward) + _from(message)
         backward_behind = _after(self.backward) + _from(message)
@@ -93,6 +103,26 @@ class Paths:
         first, last = np.maximum(0.0, first - forwards), np.maximum(0.0, last - backwards)
         both = m * chunks >= warmup + 2.0
         return self._ends(self._down() + m * total + np.where(both, first + last, np.maximum(first, last)))
+
+    def looped_bfs(self) -> Matrix:
+        """Equation (6)."""
+        return self._ends(self._lanes())
+
+    def split(self) -> Matrix:
+        """Equations (5) and (7)."""
+        assert self.weight is not None
+        message, inputs = self._messages(), self.backward - self.weight
+        back = _after(inputs) + self.backward + _from(message)
+        trip = (self.forward + message).sum(axis=1, keepdims=True) + back[:, self.held[:, 0]]
+        return np.asarray(np.maximum(self._lanes(), trip))
+
+    def _lanes(self) -> Matrix:
+        """Equation (5)."""
+        return self._down() + self.micro_batches * self._of_ranks(self.forward + self.backward)
+
+    def _of_ranks(self, virtual: Matrix) -> Matrix:
+        """Sum over the chunks of every rank [n, p]."""
+        return np.asarray(virtual[:, self.held].sum(axis=2))
 
     def _skipped(self, chunks: int) -> tuple[Matrix, Matrix, Matrix]:
         """Seconds of the w_s forwards after the first and of the w_s backwards before the last, and w_s, all [n, p]."""
@@ -109,11 +139,8 @@ class Paths:
         return forwards, backwards, warmup
 
     def _messages(self) -> Matrix:
-        """Message after every virtual stage [n, V]; none after the last."""
-        virtual = self.forward.shape[1]
-        message = np.tile(self.transfer, (1, virtual // self.num_ranks))
-        message[:, -1] = 0.0
-        return message
+        """Message after every virtual stage [n, V]; none after the last, nor between stages of one rank."""
+        return boundary_messages(self.transfer, self.held)
 
     def _down(self) -> Matrix:
         """From the start to rank s's first forward [n, p]."""
@@ -128,6 +155,22 @@ class Paths:
         up = self._up()
         best = np.maximum.accumulate((lane + up)[:, ::-1], axis=1)[:, ::-1]
         return best - up
+
+
+def boundary_messages(transfer: Matrix, held: Index) -> Matrix:
+    """Message from every virtual stage to the next [n, V]; 0 after the last and between stages of one rank.
+
+    Args:
+        transfer: message between rank r and r + 1 mod p [n, p].
+        held: virtual stages of every rank [p, v].
+    """
+    rank_of = np.empty(held.size, dtype=np.int64)
+    rank_of[held] = np.arange(len(held))[:, None]
+    here, there = rank_of[:-1], rank_of[1:]
+    boundary = np.where((here + 1) % len(held) == there, here, there)
+    message = np.zeros((len(transfer), held.size))
+    message[:, :-1] = transfer[:, boundary] * (here != there)
+    return message
 
 
 def _forwards_of_chunk(steps: Matrix, chunk: int, chunks: int, per_round: Matrix) -> Matrix:

@@ -1,6 +1,7 @@
 """Sums over the model chunks of one pipeline rank, shared by the runtimes' memory models.
 
-(1) activations in flight = sum over chunks of K_c A_c       A_c kept per micro-batch: layers, and the head side where it is
+(1) activations in flight = sum over chunks of K_c A_c       A_c kept per micro-batch: layers, and the head side where it is;
+    where the backward is split, + what is kept for gradients of weights that are due (split_in_flight.py)
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.activation_memory import EndBytes, LayerBytes
+from costmodel.activation_memory import EndBytes, LayerBytes, Tokens
 from costmodel.in_flight import in_flight, in_flight_of_chunk
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, grid_model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
@@ -26,6 +27,7 @@ from costmodel.specs import (
     RuntimeProfile,
     TrainingSpec,
 )
+from costmodel.split_in_flight import fill_split_counts, splits_backward
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
 
@@ -33,8 +35,6 @@ Terms = dict[str, Column]
 PhaseTerms = dict[Phase, list[Terms]]
 LayerModel = Callable[[ModelSpec, LayerGroup, TrainingSpec, Grid], LayerBytes]
 EndModel = Callable[[ModelSpec, TrainingSpec, Grid], EndBytes]
-
-FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,20 @@ class RankTotals:
     """One pipeline rank per row.
 
     ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
-    ``in_flight``: equation (1); ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under
-    its recomputation; ``recomputed`` and ``backward``: what its backward makes again and its widest gradients.
-    ``head_kept``: the head side's part of A_c, which backward frees first; ``logits``: of one micro-batch's loss.
-    ``received`` and ``sent``: chunks that receive their input from another stage and that send their output;
-    ``.._in_flight``: such tensors of the micro-batches in flight. ``earlier``: 1 where a backward has finished when the
-    peak is reached.
+    ``in_flight``: equation (1); ``split``: what a split backward holds beyond it once it has an input's gradients;
+    ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under its recomputation; ``recomputed``
+    and ``backward``: what its backward makes again and its widest gradients. ``head_kept``: the head side's part of A_c, which
+    backward frees first; ``logits``: of one micro-batch's loss. ``received`` and ``sent``: chunks that receive their input from
+    another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight, ``.._waiting``: of
+    those whose weights' gradients are due. ``earlier``: 1 where a backward has finished when the peak is reached.
     """
 
+    rank: Column
     sizes: Sizes
     layer_sizes: Sizes
     last: ChunkSizes
     in_flight: Column
+    split: Column
     micro_batch: Column
     layer: Column
     recomputed: Column
@@ -93,6 +95,7 @@ class RankTotals:
     sent: Column
     received_in_flight: Column
     sent_in_flight: Column
+    received_waiting: Column
     earlier: Column
 
 
@@ -123,21 +126,22 @@ def gather_inputs(
 def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     """Add up the chunks of a rank."""
     grid, chunks = inputs.grid, contents.chunks
-    running = in_flight(grid, contents.rank)
-    counts = [in_flight_of_chunk(grid, running, index) for index in range(len(chunks))]
     sizes, layer_sizes = rank_sizes(inputs.model, inputs.sizes, chunks)
     modes = _layer_modes(inputs, chunks)
     kept = [_kept(inputs, chunk, modes[id(chunk.recompute)]) for chunk in chunks]
+    held = _held(inputs, contents, kept)
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
     sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
     last = grid.num_model_chunks - 1
     head = reduce(np.maximum, (chunk.head for chunk in chunks))
     layer, recomputed, backward = _widest_layer(inputs, chunks, modes)
     return RankTotals(
+        rank=contents.rank,
         sizes=sizes,
         layer_sizes=layer_sizes,
         last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
-        in_flight=_dot(counts, kept),
+        in_flight=held.in_flight,
+        split=held.split,
         micro_batch=pick(last, kept),
         layer=layer,
         recomputed=recomputed,
@@ -146,10 +150,41 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         logits=inputs.end.logits * head,
         received=reduce(np.add, received),
         sent=reduce(np.add, sent),
-        received_in_flight=_dot(counts, received),
-        sent_in_flight=_dot(counts, sent),
-        earlier=(grid.num_micro_batches * grid.num_model_chunks > running).astype(np.int64),
+        received_in_flight=_dot(held.counts, received),
+        sent_in_flight=_dot(held.counts, sent),
+        received_waiting=_dot(held.waiting, received),
+        earlier=(grid.num_micro_batches * grid.num_model_chunks > reduce(np.add, held.counts)).astype(np.int64),
     )
+
+
+class _Held(NamedTuple):
+    """Micro-batches of every chunk at the peak, those of them whose weights' gradients are due, and `RankTotals`' bytes."""
+
+    counts: list[Column]
+    waiting: list[Column]
+    in_flight: Column
+    split: Column
+
+
+def _held(inputs: Inputs, contents: RankContents, kept: list[Column]) -> _Held:
+    """Equation (1)."""
+    grid, chunks = inputs.grid, contents.chunks
+    running = in_flight(grid, contents.rank)
+    counts = [np.array(in_flight_of_chunk(grid, running, index)) for index in range(len(chunks))]
+    waiting = [np.zeros_like(running) for _ in chunks]
+    if not splits_backward(grid).any():
+        return _Held(counts, waiting, _dot(counts, kept), waiting[0])
+    gradients = [_output_gradients(inputs, chunk) for chunk in chunks]
+    more = fill_split_counts(grid, contents, kept=kept, output_gradients=gradients, counts=counts, waiting=waiting)
+    return _Held(counts, waiting, _dot(counts, kept) + _dot(waiting, gradients), more)
+
+
+def _output_gradients(inputs: Inputs, chunk: Chunk) -> Column:
+    """What one micro-batch of a chunk keeps between the gradients of its inputs and those of its weights."""
+    layers = (layer.output_gradients * count for layer, count in zip(inputs.layers, chunk.layers, strict=True))
+    tokens = Tokens.of(inputs.training, inputs.grid).between * (inputs.grid.sequence_parallel == 0)
+    received = tokens * inputs.model.hidden_size * inputs.bytes_of("compute") * (1 - chunk.head)
+    return np.asarray(reduce(np.add, layers) + inputs.end.output_gradients * chunk.head - received * chunk.exists)
 
 
 def pick(index: Column, columns: Sequence[Column]) -> Column:

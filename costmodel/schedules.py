@@ -1,7 +1,7 @@
-"""Pipeline schedules: for every rank the fixed order of its forwards and backwards. One table serves the cost model.
+"""Pipeline schedules: for every rank the fixed order of its operations. One table serves the cost model.
 
-``p`` ranks, ``v`` chunks per rank, ``m`` micro-batches; virtual stage = chunk x p + rank. The orders are those of
-torch.distributed.pipelining and of Megatron-LM:
+``p`` ranks, ``v`` chunks per rank, ``m`` micro-batches; runtimes/placement.py says which virtual stage a chunk is. The orders are
+those of torch.distributed.pipelining and of Megatron-LM:
 
     naive             F0 B0 F1 B1 ...                              one micro-batch in the whole pipeline at a time
     gpipe             F0 .. F(m-1) B0 .. B(m-1)                    arXiv 1811.06965
@@ -9,35 +9,37 @@ torch.distributed.pipelining and of Megatron-LM:
                                                                    arXiv 2104.04473, section 2.2.1
     interleaved_1f1b  rounds of r = m / max(1, m // p) micro-batches per chunk;
                       w = min(m v, (v - 1) r + 2 (p - 1 - rank))   arXiv 2104.04473, section 2.2.2
+    looped_bfs        all forwards of a chunk before the next chunk's; backwards in exactly the opposite order
+                                                                   arXiv 2211.05953
+
+split_schedules.py has those that split the backward.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.runtimes.placement import ROUND_SCHEDULES, SPLIT_BACKWARD_SCHEDULES
 from costmodel.specs import InputError, PipelineSchedule
+from costmodel.split_schedules import Kind, Operation, split_operations
+
+__all__ = [
+    "Kind", "Operation", "OperationTable", "micro_batches_per_round", "num_warmup_forwards", "operation_table", "rank_operations",
+]  # fmt: skip
 
 Table = NDArray[np.int64]
 Count = TypeVar("Count", int, NDArray[np.int64])
 
 
-class Operation(NamedTuple):
-    """One forward or backward of one micro-batch through one model chunk."""
-
-    backward: bool
-    chunk: int
-    micro_batch: int
-
-
 @dataclass(frozen=True, slots=True)
 class OperationTable:
-    """Orders of all ranks: row = rank, column = position; 2 m v operations per rank."""
+    """Orders of all ranks: row = rank, column = position. ``kind`` holds `Kind`; shorter orders end idle."""
 
-    backward: Table
+    kind: Table
     chunk: Table
     micro_batch: Table
 
@@ -57,7 +59,7 @@ def num_warmup_forwards(
     elif schedule == "1f1b":
         warmup = num_ranks - 1 - rank
     else:
-        warmup = num_micro_batches * num_chunks if schedule == "gpipe" else 0
+        warmup = num_micro_batches * num_chunks if schedule in ("gpipe", "looped_bfs") else 0
     return min(num_micro_batches * num_chunks, warmup)
 
 
@@ -73,33 +75,31 @@ def operation_table(
         num_micro_batches: micro-batches m.
 
     Raises:
-        InputError: when the interleaved schedule cannot split the micro-batches into equal rounds.
+        InputError: when the schedule cannot split the micro-batches into equal rounds, or has not enough of them.
     """
-    if schedule not in ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b"):
+    if schedule in ROUND_SCHEDULES and num_micro_batches % max(1, num_micro_batches // num_ranks):
         raise InputError(
-            f"pipeline_schedule {schedule} can be run, but not predicted yet; valid: 1f1b, interleaved_1f1b"
-        )
-    if schedule == "interleaved_1f1b" and num_micro_batches % max(1, num_micro_batches // num_ranks):
-        raise InputError(
-            f"interleaved_1f1b with {num_ranks} pipeline ranks: {num_micro_batches} micro-batches do not split into "
+            f"{schedule} with {num_ranks} pipeline ranks: {num_micro_batches} micro-batches do not split into "
             f"{num_micro_batches // num_ranks} equal rounds; use a multiple of {num_ranks}"
         )
-    chunks, micro_batches = _forwards(
-        num_chunks, num_micro_batches, int(micro_batches_per_round(num_ranks, num_micro_batches))
-    )
+    sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
+    if schedule in SPLIT_BACKWARD_SCHEDULES:
+        return _table_of([split_operations(schedule, rank=rank, **sizes) for rank in range(num_ranks)])
+    chunks, micro_batches = _forwards(schedule, num_chunks, num_micro_batches, num_ranks)
+    backward_order = slice(None, None, -1 if schedule == "looped_bfs" else None)
     total = num_chunks * num_micro_batches
     shape = (num_ranks, 2 * total)
     table = OperationTable(*(np.zeros(shape, dtype=np.int64) for _ in range(3)))
     step = np.arange(total)
     for rank in range(num_ranks):
-        warmup = num_warmup_forwards(
-            schedule, rank=rank, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches
-        )
+        warmup = num_warmup_forwards(schedule, rank=rank, **sizes)
         forward = step + np.maximum(0, step - warmup)
         backward = np.minimum(warmup + 1 + 2 * step, total + step)
-        table.backward[rank, backward] = 1
-        table.chunk[rank, forward], table.chunk[rank, backward] = chunks, num_chunks - 1 - chunks
-        table.micro_batch[rank, forward] = table.micro_batch[rank, backward] = micro_batches
+        table.kind[rank, backward] = Kind.BACKWARD
+        table.chunk[rank, forward] = chunks
+        table.chunk[rank, backward] = chunks[backward_order] if schedule == "looped_bfs" else num_chunks - 1 - chunks
+        table.micro_batch[rank, forward] = micro_batches
+        table.micro_batch[rank, backward] = micro_batches[backward_order]
     return table
 
 
@@ -108,14 +108,29 @@ def rank_operations(
 ) -> tuple[Operation, ...]:
     """The operations of one rank, in order; arguments and errors as `operation_table`."""
     table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
-    columns = (table.backward[rank].tolist(), table.chunk[rank].tolist(), table.micro_batch[rank].tolist())
-    return tuple(Operation(bool(backward), chunk, micro) for backward, chunk, micro in zip(*columns, strict=True))
+    columns = (table.kind[rank].tolist(), table.chunk[rank].tolist(), table.micro_batch[rank].tolist())
+    return tuple(
+        Operation(Kind(kind), chunk, micro) for kind, chunk, micro in zip(*columns, strict=True) if kind != Kind.IDLE
+    )
 
 
-def _forwards(num_chunks: int, num_micro_batches: int, per_round: int) -> tuple[Table, Table]:
+def _table_of(orders: list[list[Operation]]) -> OperationTable:
+    """Lists of operations as arrays."""
+    length = max(map(len, orders))
+    idle = Operation(Kind.IDLE, 0, 0)
+    padded = np.array([order + [idle] * (length - len(order)) for order in orders], dtype=np.int64)
+    return OperationTable(padded[:, :, 0], padded[:, :, 1], padded[:, :, 2])
+
+
+def _forwards(
+    schedule: PipelineSchedule, num_chunks: int, num_micro_batches: int, num_ranks: int
+) -> tuple[Table, Table]:
     """Chunk and micro-batch of every forward, one round of micro-batches after the other."""
     step = np.arange(num_chunks * num_micro_batches)
     if num_chunks == 1:
         return np.zeros_like(step), step
+    per_round = num_micro_batches
+    if schedule != "looped_bfs":
+        per_round = int(micro_batches_per_round(num_ranks, num_micro_batches))
     chunk = step // per_round % num_chunks
     return chunk, step // (per_round * num_chunks) * per_round + step % per_round

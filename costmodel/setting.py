@@ -11,7 +11,8 @@ from costmodel.collectives import Group, Network, group, network
 from costmodel.compute import Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layers import MicroBatch
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, stages_of_ranks
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
 from costmodel.stage_contents import layers_of_groups
@@ -57,7 +58,8 @@ class Setting:
     grid: Grid
     contents: StageContents
     num_ranks: int
-    num_chunks: int
+    held: NDArray[np.int64]  # [p, v] virtual stages of every rank
+    splits_backward: bool
     stack: Stack
     net: Network
     ceiling: Roofline
@@ -67,9 +69,14 @@ class Setting:
     often: Frequency
     table: PassTable
 
+    @property
+    def apart(self) -> bool:
+        """Whether embedding and head are on two pipeline ranks; not under a V-shaped schedule."""
+        return int(self.held[0, -1]) != self.held.size - 1
+
     def per_rank(self, virtual: Matrix) -> Matrix:
         """Sum a matrix [n, V] over the chunks of every rank: [n, p]."""
-        return np.asarray(virtual.reshape(len(virtual), self.num_chunks, self.num_ranks).sum(axis=1))
+        return np.asarray(virtual[:, self.held.T].sum(axis=1))
 
     def data_group(self, size: Matrix, *, inside: Matrix | None = None) -> Group:
         """Groups along a data-parallel axis as [n, 1]; ``inside`` is the product of the axes between it and tensor."""
@@ -86,7 +93,7 @@ class Setting:
 
 
 def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
-    """Prepare n candidates with equal ``pipeline_parallel_size`` and ``num_model_chunks``.
+    """Prepare n candidates with equal ``pipeline_schedule``, ``pipeline_parallel_size`` and ``num_model_chunks``.
 
     Raises:
         InputError: when the device cannot compute in the training precision or the runtime lacks a constant.
@@ -94,20 +101,8 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     stack = read_stack(problem.runtime)
     net = network(problem.cluster, growth=stack.wide_group_growth)
     tensor = grid.tensor_parallel_size.astype(np.float64)
-    often, count = frequency(grid, sharding=problem.runtime.sharding), grid.num_micro_batches.astype(np.float64)
-    batch = MicroBatch(
-        sequences=grid.micro_batch_size.astype(np.float64),
-        sequence_length=problem.training.sequence_length,
-        tensor_parallel=tensor,
-        sequence_parallel=grid.sequence_parallel.astype(np.float64),
-        loss_parallel=grid.loss_parallel.astype(np.float64),
-        wrapped=is_wrapped(grid, problem.training).astype(np.float64),
-        forward_collectives=often.forward_gather / count,
-        backward_collectives=(often.backward_gather + often.backward_reduce) / count,
-        context_parallel=grid.context_parallel_size.astype(np.float64),
-        context_method=grid.context_parallel_method,
-        weight_casts=1.0 / count if problem.runtime.sharding == "flat" else 1.0,
-    )
+    often = frequency(grid, sharding=problem.runtime.sharding)
+    batch = _micro_batch(problem, grid, often)
     devices = grid.num_devices.astype(np.float64)
     tensor_group = group(net, size=tensor, stride=np.ones(len(grid)), devices=devices)
     context_group = group(net, size=grid.context_parallel_size.astype(np.float64), stride=tensor, devices=devices)
@@ -128,12 +123,15 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         context_group=context_group,
         stack=stack,
     )
+    num_ranks, num_chunks = int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0])
+    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     return Setting(
         problem=problem,
         grid=grid,
         contents=contents,
-        num_ranks=int(grid.pipeline_parallel_size[0]),
-        num_chunks=int(grid.num_model_chunks[0]),
+        num_ranks=num_ranks,
+        held=stages_of_ranks(schedule, num_ranks, num_chunks),
+        splits_backward=schedule in SPLIT_BACKWARD_SCHEDULES,
         stack=stack,
         net=net,
         ceiling=ceiling,
@@ -142,6 +140,24 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         context_group=context_group,
         often=often,
         table=table,
+    )
+
+
+def _micro_batch(problem: Problem, grid: Grid, often: Frequency) -> MicroBatch:
+    """What every pass works on."""
+    count = grid.num_micro_batches.astype(np.float64)
+    return MicroBatch(
+        sequences=grid.micro_batch_size.astype(np.float64),
+        sequence_length=problem.training.sequence_length,
+        tensor_parallel=grid.tensor_parallel_size.astype(np.float64),
+        sequence_parallel=grid.sequence_parallel.astype(np.float64),
+        loss_parallel=grid.loss_parallel.astype(np.float64),
+        wrapped=is_wrapped(grid, problem.training).astype(np.float64),
+        forward_collectives=often.forward_gather / count,
+        backward_collectives=(often.backward_gather + often.backward_reduce) / count,
+        context_parallel=grid.context_parallel_size.astype(np.float64),
+        context_method=grid.context_parallel_method,
+        weight_casts=1.0 / count if problem.runtime.sharding == "flat" else 1.0,
     )
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
-from costmodel.runtimes.placement import V_SCHEDULES, virtual_stage
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
 from costmodel.shard_sizes import Column
 from costmodel.specs import ModelSpec, Plan
 
+_SPLIT_CODES = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
 _V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
 
 
@@ -69,11 +70,12 @@ def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
     """Evenly split contents of the ranks among which the fullest device is.
 
     With equal layers those are ranks 0 (embedding, most micro-batches in flight), 1 (at least as many layers and
-    micro-batches in flight as any rank after it) and the last (head, logits); otherwise all ranks.
+    micro-batches in flight as any rank after it) and the last (head, logits); otherwise, and where a backward is split,
+    all ranks.
     """
     size = grid.pipeline_parallel_size
     last = size - 1
-    if len(model.layers) == 1:
+    if len(model.layers) == 1 and not np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
         ranks = [np.zeros_like(size), np.minimum(1, last), last]
     else:
         ranks = [np.minimum(rank, last) for rank in range(int(size.max(initial=1)))]

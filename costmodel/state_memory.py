@@ -22,9 +22,7 @@ Runtime ``torch`` (sharding ``fsdp2``). *Plain*: one data-parallel replica and C
           m > 1, ZeRO 0 or 1, C != R                           R local + current (accumulated apart, in the reduce format)
           m > 1, ZeRO 2 or 3                                   G padded + current
       (6) before_reduction, wrapped, pipeline: torch reduces once per step, stage by stage (REDUCE_GRAD)
-          1F1B, GPipe, naive                                   R local
-          interleaved                                          R local of the chunks whose backward has begun: the last chunk,
-                                                               and the others when there are two or more rounds
+          R local of the chunks that have gradients by then: one chunk alone; the last of a looped_bfs or of a single round
       (7) after_step                                           G local (plain), G padded (wrapped: views of one flat
                                                                reduce-scatter output per FSDP group)
     optimizer state
@@ -46,6 +44,7 @@ torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -54,6 +53,7 @@ import numpy as np
 
 from costmodel.frequency import is_wrapped
 from costmodel.runtimes.grid import Grid
+from costmodel.schedules import Kind, rank_operations
 from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
@@ -143,7 +143,7 @@ def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant,
     chunks = [chunk_sizes(plan.model, sizes, chunk) for chunk in plan_contents(plan, place["pp"]).chunks]
     if runtime.sharding == "flat":
         return _flat_state(plan, chunks, runtime)
-    return _fsdp2_state(plan, chunks)
+    return _fsdp2_state(plan, chunks, place["pp"])
 
 
 def _shard_index(plan: Plan, place: dict[str, int]) -> int:
@@ -175,7 +175,7 @@ def coordinates(plan: Plan, rank: int) -> dict[str, int]:
     return place
 
 
-def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateBytes]:
+def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes], rank: int) -> dict[Instant, StateBytes]:
     training = plan.training
     precision, optimizer = training.precision, training.optimizer
     total = reduce(Sizes.__add__, (chunk.total for chunk in chunks))
@@ -185,7 +185,7 @@ def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateByt
     state = int(total.own[0]) * optimizer.num_moments * BYTES_PER_ELEMENT[precision.state]
     state += ADAM_STEP_BYTES * int(total.tensors[0]) * (optimizer.name == "adamw")
     gradients = held * BYTES_PER_ELEMENT[precision.gradient]
-    before = _before_reduction(plan, chunks) if wrapped else gradients
+    before = _before_reduction(plan, chunks, rank) if wrapped else gradients
     return {
         "after_init": StateBytes(parameters, 0, 0),
         "before_reduction": StateBytes(parameters, before, state),
@@ -193,14 +193,31 @@ def _fsdp2_state(plan: Plan, chunks: list[ChunkSizes]) -> dict[Instant, StateByt
     }
 
 
-def _before_reduction(plan: Plan, chunks: list[ChunkSizes]) -> int:
+def _chunks_with_gradients(plan: Plan, rank: int) -> set[int]:
+    """Chunks of pipeline rank ``rank`` that have gradients when the first of them has all of its own."""
+    parallel, counts = plan.parallel, Counter[int]()
+    order = rank_operations(
+        parallel.pipeline_schedule,
+        rank=rank,
+        num_ranks=parallel.pipeline_parallel_size,
+        num_chunks=parallel.num_model_chunks,
+        num_micro_batches=parallel.num_micro_batches,
+    )
+    for operation in order:
+        if operation.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+            counts[operation.chunk] += 1
+            if counts[operation.chunk] == parallel.num_micro_batches:
+                break
+    return set(counts)
+
+
+def _before_reduction(plan: Plan, chunks: list[ChunkSizes], rank: int) -> int:
     """Gradients of a wrapped plan, cases (5) and (6)."""
     parallel, precision = plan.parallel, plan.training.precision
     reduce_bytes, compute_bytes = BYTES_PER_ELEMENT[precision.reduce], BYTES_PER_ELEMENT[precision.compute]
     if parallel.pipeline_parallel_size > 1:
-        rounds = max(1, parallel.num_micro_batches // parallel.pipeline_parallel_size)
-        begun = chunks if rounds > 1 else chunks[-1:]
-        return reduce_bytes * sum(int(chunk.total.local[0]) for chunk in begun)
+        begun = _chunks_with_gradients(plan, rank)
+        return reduce_bytes * sum(int(chunks[index].total.local[0]) for index in begun)
     (chunk,) = chunks
     current = compute_bytes * int((chunk.head_side + chunk.last_layer).local[0])
     if parallel.num_micro_batches == 1:

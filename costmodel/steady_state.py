@@ -13,7 +13,7 @@ positions of its order (r micro-batches a round, v chunks). The longest path is 
 (1) is exact because a recursion that is shifted stays shifted, and because no operation depends on one that is more than P
 positions earlier. It is tested to `TOLERANCE` of the longest end, and a max-plus recursion never enlarges a difference, so (2)
 is off by at most that times the rounds of m'. L > 1 where trips through several ranks decide. Where nothing repeats within
-two thirds of the micro-batches, the whole graph is walked.
+two thirds of the micro-batches, the whole graph is walked; that of looped_bfs and of schedules that split the backward always.
 
     (4) a graph of more than `MOST_NODES` is not: with the largest shift for c, (2) is then an upper bound, since the recursion
         is monotone; L is p, or 1 when interleaved
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.pipeline import Durations, Topology, build_topology, longest_path, walk
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.schedules import micro_batches_per_round, num_warmup_forwards
 from costmodel.specs import PipelineSchedule
 
@@ -36,6 +37,9 @@ TOLERANCE = 4e-15
 MOST_NODES = 1_000_000
 FIRST_ROUNDS = 5
 """Rounds of p micro-batches in the smallest graph: two of them fill and empty the pipeline."""
+
+
+_REPEATING: tuple[PipelineSchedule, ...] = ("none", "naive", "1f1b", "interleaved_1f1b")
 
 
 class Shape(NamedTuple):
@@ -62,7 +66,7 @@ class Shape(NamedTuple):
     def repeats(self) -> bool:
         """Whether (1) may shorten the walk: rounds of another size than p differ between numbers of micro-batches."""
         even = self.schedule != "interleaved_1f1b" or self.per_round == self.ranks
-        return even and self.schedule != "gpipe" and self.walked(self.fewest) < self.micro_batches
+        return even and self.schedule in _REPEATING and self.walked(self.fewest) < self.micro_batches
 
     def walked(self, few: int) -> int:
         """Micro-batches of the graph that is walked instead of one of ``few``: all where that saves little."""
@@ -70,7 +74,7 @@ class Shape(NamedTuple):
 
     def nodes(self, micro_batches: int) -> int:
         """Operations of the graph of so many micro-batches."""
-        return 2 * self.ranks * self.chunks * micro_batches
+        return (3 if self.schedule in SPLIT_BACKWARD_SCHEDULES else 2) * self.ranks * self.chunks * micro_batches
 
     @property
     def first_nodes(self) -> int:
@@ -81,7 +85,13 @@ class Shape(NamedTuple):
 
 
 def pipeline_ends(
-    shape: Shape, *, forward: Durations, backward: Durations, transfer: Durations, start: Durations
+    shape: Shape,
+    *,
+    forward: Durations,
+    backward: Durations,
+    transfer: Durations,
+    start: Durations,
+    weight: Durations | None = None,
 ) -> Durations:
     """End of the last operation of every rank; arguments and result as `costmodel.pipeline.longest_path`.
 
@@ -89,6 +99,9 @@ def pipeline_ends(
         InputError: when the schedule does not allow the number of micro-batches.
     """
     durations = {"forward": forward, "backward": backward, "transfer": transfer, "start": start}
+    if shape.schedule in SPLIT_BACKWARD_SCHEDULES:
+        assert weight is not None
+        return longest_path(build_topology(*shape), **durations, weight=weight)
     if shape.schedule == "gpipe" and shape.chunks == 1:
         return _gpipe_ends(shape.micro_batches, **durations)
     return _ends(shape, shape.fewest if shape.repeats else shape.micro_batches, durations)

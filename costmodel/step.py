@@ -9,7 +9,9 @@ Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages
         all-reduce of two scalars over all devices
     (5) step = max over ranks of (end of the last backward + exposed reduction) + max over ranks of the optimizer step
         when gradients are clipped by their global norm; otherwise max over ranks of the sum of the three
-    (6) every pass takes (1 + growth x log2(nodes)) times as long: collectives wait for the slowest device
+    (6) a split backward puts off the weight gradients: half of the matrix products of a layer and the head. The first stage has
+        no inputs to give gradients of and puts off everything; a stage that recomputes whole layers is not split
+    (7) every pass takes (1 + growth x log2(nodes)) times as long: collectives wait for the slowest device
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ import numpy as np
 
 from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds, group
 from costmodel.compute import Column, smooth_maximum, stream_seconds
+from costmodel.paths import boundary_messages
+from costmodel.runtimes.grid import FULL_RECOMPUTE
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
 from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
-from costmodel.tables import GATHER, GRADIENT, MESSAGE, Cube
+from costmodel.tables import GATHER, GEMM, GRADIENT, MESSAGE, Cube
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class StepTimes:
 
     forward: Matrix  # [n, V, P]
     backward: Matrix  # [n, V, P]
+    weight: Matrix  # [n, V] of the backward, what a split one puts off
     transfer: Matrix  # [n, p] message from rank r to r + 1 mod p
     start: Matrix  # [n, p] exposed gather before the first forward
     reduction: Matrix  # [n, p] exposed gradient reduction after the last backward
@@ -67,6 +72,7 @@ def step_times(setting: Setting) -> StepTimes:
     return StepTimes(
         forward=forward,
         backward=backward,
+        weight=_weight_gradients(setting, backward),
         transfer=transfer,
         start=sharding.start,
         reduction=sharding.reduction + _tied_reduction(setting),
@@ -79,6 +85,16 @@ def step_times(setting: Setting) -> StepTimes:
     )
 
 
+def _weight_gradients(setting: Setting, backward: Cube) -> Matrix:
+    """Seconds that a split backward puts off [n, V], equation (6)."""
+    if not setting.splits_backward:
+        return np.zeros(backward.shape[:2])
+    weight = 0.5 * backward[:, :, GEMM]
+    weight[:, 0] = backward[:, 0].sum(axis=1)
+    whole = setting.contents.layers[..., FULL_RECOMPUTE].sum(axis=2) > 0
+    return np.where(whole, 0.0, weight)
+
+
 def _context_hidden(setting: Setting) -> Matrix:
     """Hidden seconds of context-parallel collectives of one micro-batch [n, V]."""
     hidden = setting.table.layer_context_hidden
@@ -88,7 +104,7 @@ def _context_hidden(setting: Setting) -> Matrix:
 
 
 def holds_tied_copy(setting: Setting) -> bool:
-    """Whether the head's rank holds its own copy of a tied embedding table."""
+    """Whether the head's stage holds its own copy of a tied embedding table."""
     return setting.problem.model.tie_word_embeddings and setting.num_ranks > 1
 
 
@@ -122,7 +138,7 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
 
 
 def _slowest_of_all(setting: Setting) -> Matrix:
-    """How much longer the slowest device computes than one alone [n, 1, 1], equation (6)."""
+    """How much longer the slowest device computes than one alone [n, 1, 1], equation (7)."""
     nodes = np.maximum(1.0, setting.grid.num_devices / setting.problem.cluster.devices_per_node)
     return np.asarray(1.0 + setting.stack.straggler_growth * np.log2(nodes))[:, None, None]
 
@@ -149,11 +165,10 @@ def _transfer(setting: Setting) -> Matrix:
 
 def _blocked(setting: Setting, forward: Cube, backward: Cube, transfer: Matrix) -> tuple[Cube, Cube, Matrix]:
     """Passes with the messages they send, which then take no time of their own: forward to the next rank, backward back."""
-    virtual = setting.num_ranks * setting.num_chunks
-    sent = np.tile(transfer, (1, setting.num_chunks))
+    sent = boundary_messages(transfer, setting.held)
     forward, backward = forward.copy(), backward.copy()
-    forward[:, : virtual - 1, MESSAGE] += sent[:, : virtual - 1]
-    backward[:, 1:, MESSAGE] += sent[:, : virtual - 1]
+    forward[:, :, MESSAGE] += sent
+    backward[:, 1:, MESSAGE] += sent[:, :-1]
     return forward, backward, np.zeros_like(transfer)
 
 
@@ -165,7 +180,7 @@ def _table_parameters(setting: Setting) -> Column:
 def _tied_reduction(setting: Setting) -> Matrix:
     """All-reduce of a tied table's gradient between the first and the last rank [n, p], equation (3)."""
     seconds = np.zeros((len(setting.grid), setting.num_ranks))
-    if holds_tied_copy(setting):
+    if holds_tied_copy(setting) and setting.apart:
         pair = setting.pipeline_group()
         gradient = BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
         seconds[:, [0, -1]] = all_reduce_seconds(pair, _table_parameters(setting) * gradient)[:, None]

@@ -24,8 +24,9 @@ finishes the last chunk's backward before another chunk's begins, so only that c
     (8) reduce-scatter input, R per gathered element of its group, under a pipeline only at (5); without a pipeline and
         over more than one device its output, R per padded element (twice on a CPU, where gloo works in a copy), since it
         is added to a gradient that exists. Else the output becomes the gradient, or takes the place of a whole one
-    (9) receive buffers of a pipeline, m per direction and chunk, kept over steps; outputs sent whose backward is to
-        come; gradients of received inputs, kept to the end of the step. A received input that a layer keeps counts once
+    (9) receive buffers of a pipeline, m per direction and chunk, kept over steps; outputs sent: of the micro-batches in flight,
+        with several chunks of all, since torch waits for their messages at the end of the step; gradients of received inputs,
+        kept to the end of the step. A received input that a layer keeps counts once, and so does what neighbours hand over
 
 Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused.
 What the allocator reserves for FSDP2's own streams beside all this: stream_pools.py.
@@ -45,9 +46,8 @@ from numpy.typing import NDArray
 
 from costmodel.activation_memory import Tokens, torch_end_bytes, torch_layer_bytes
 from costmodel.frequency import is_wrapped, reduces_every_micro_batch
-from costmodel.in_flight import grid_micro_batches_per_round
+from costmodel.in_flight import grid_micro_batches_per_round, runs_breadth_first
 from costmodel.rank_totals import (
-    FULL_RECOMPUTE,
     Inputs,
     PhaseTerms,
     RankMemory,
@@ -57,9 +57,12 @@ from costmodel.rank_totals import (
     rank_totals,
     total,
 )
-from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.grid import FULL_RECOMPUTE, Grid
+from costmodel.runtimes.placement import ROUND_SCHEDULES, V_SCHEDULES
+from costmodel.runtimes.rules_core import schedule_is
 from costmodel.shard_sizes import Column, Sizes
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.split_in_flight import splits_backward
 from costmodel.stage_contents import RankContents
 from costmodel.state_memory import ADAM_STEP_BYTES
 from costmodel.stream_pools import Instant, pooled_bytes
@@ -133,7 +136,13 @@ class _Rank:
     def alone(self) -> NDArray[np.bool_]:
         """Where a chunk's backward is over before another chunk's has begun."""
         rounds = self.grid.num_micro_batches // grid_micro_batches_per_round(self.grid)
-        return np.asarray((rounds == 1) & (self.grid.num_model_chunks > 1))
+        looped = schedule_is(self.grid, *ROUND_SCHEDULES) & (rounds == 1)
+        return np.asarray((looped | runs_breadth_first(self.grid)) & (self.grid.num_model_chunks > 1))
+
+    @cached_property
+    def split(self) -> NDArray[np.bool_]:
+        """Where the backward is split; not with layers that are recomputed as a whole."""
+        return np.asarray(splits_backward(self.grid) & (self.grid.recompute != FULL_RECOMPUTE))
 
     @property
     def optimizer_state(self) -> Column:
@@ -200,10 +209,28 @@ class _Rank:
         """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") >= 4
         shared = (self.grid.recompute == FULL_RECOMPUTE) | norm_keeps_input
-        totals = self.totals
-        tensors = totals.sent_in_flight - shared * totals.received_in_flight
-        tensors += np.maximum(totals.received * self.grid.num_micro_batches - totals.received_in_flight, 0)
+        totals, count = self.totals, self.grid.num_micro_batches
+        sent = np.where(self.grid.num_model_chunks > 1, (totals.sent - self.neighbours) * count, totals.sent_in_flight)
+        unfinished = totals.received_in_flight - totals.received_waiting
+        gradients = np.maximum((totals.received - self.neighbours) * count - unfinished, 0)
+        tensors = sent - shared * totals.received_in_flight + gradients
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
+
+    @cached_property
+    def neighbours(self) -> Column:
+        """1 where two chunks of the rank are neighbours in the model: nothing is sent between them, buffers are their tensors."""
+        last = self.totals.rank == self.grid.pipeline_parallel_size - 1
+        return np.asarray(last & schedule_is(self.grid, *V_SCHEDULES), dtype=np.int64)
+
+    @cached_property
+    def split_working_set(self) -> Column:
+        """The widest gradients once those of all outputs are kept: a norm's in float32, or an elementary activation's."""
+        model, compute = self.inputs.model, self.inputs.bytes_of("compute")
+        wide = max(4, compute)
+        norm = 4 * wide + (compute if compute < wide else 0)
+        tokens = Tokens.of(self.inputs.training, self.grid).between
+        widest = tokens * model.hidden_size * norm if model.norm == "rmsnorm" else self.totals.backward
+        return widest + self.inputs.end.probabilities * (self.totals.head_kept > 0)
 
     @cached_property
     def reshards(self) -> NDArray[np.bool_]:
@@ -251,9 +278,9 @@ class _Rank:
         """Equation (2)."""
         return {
             "gradients": self.earlier_gradients + self.forming(self.head_side),
-            "activations": self.totals.in_flight - self.totals.head_kept,
+            "activations": self.totals.in_flight + np.where(self.split, self.totals.split, -self.totals.head_kept),
             "recompute_working_set": self.totals.recomputed,
-            "backward_working_set": self.totals.backward,
+            "backward_working_set": np.where(self.split, self.split_working_set, self.totals.backward),
             "gathered_parameters": self.gathered,
             "hierarchical_shards": self.second_shards,
             "pipeline_buffers": self.pipeline_buffers,

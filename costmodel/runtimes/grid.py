@@ -18,6 +18,7 @@ RecomputeKind = Literal["none", "core_attention", "op_policy", "full"]
 
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
+FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
 
 

@@ -233,8 +233,9 @@ def test_in_flight_is_the_most_that_the_order_of_operations_holds(
     ranks: int, chunks: int, count: int, data: st.DataObject
 ) -> None:
     """Brute force over the table of operations of every schedule: forwards less backwards, at most."""
-    schedule = data.draw(st.sampled_from(["gpipe", "1f1b", "interleaved_1f1b"])) if ranks > 1 else "none"
-    chunks = chunks if schedule == "interleaved_1f1b" else 1
+    names = ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"]
+    schedule = data.draw(st.sampled_from(names)) if ranks > 1 else "none"
+    chunks = chunks if schedule in ("interleaved_1f1b", "looped_bfs") else 1
     if schedule == "interleaved_1f1b":
         count -= count % max(1, count // ranks)
     grid = grid_of(
@@ -248,8 +249,8 @@ def test_in_flight_is_the_most_that_the_order_of_operations_holds(
     at_peak: list[int] = []
     order = "1f1b" if schedule == "none" else schedule
     for operation in rank_operations(order, rank=rank, num_ranks=ranks, num_chunks=chunks, num_micro_batches=count):
-        running += -1 if operation.backward else 1
-        by_chunk[operation.chunk] += -1 if operation.backward else 1
+        running += -1 if operation.kind else 1
+        by_chunk[operation.chunk] += -1 if operation.kind else 1
         if running > most:
             most, at_peak = running, list(by_chunk)
     total = in_flight(grid, np.array([rank]))

@@ -16,6 +16,7 @@ from costmodel.memory import grid_peak_bytes, host_memory_bytes, peak_memory, pl
 from costmodel.models.loader import load_model
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.loader import load_runtime
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.specs import LayerGroup, ModelSpec, Plan, StageMemory, TrainingSpec
 
 TORCH, MEGATRON = load_runtime("torch"), load_runtime("megatron")
@@ -90,8 +91,8 @@ def row(**sizes: Any) -> dict[str, int]:
 def candidates(draw: st.DrawFn) -> dict[str, int]:
     """One valid row: sizes as the rules allow them, stages even."""
     stages = draw(st.sampled_from([1, 2, 3, 4]))
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved_1f1b"])) if stages > 1 else "none"
-    chunks = draw(st.sampled_from([2, 3])) if schedule == "interleaved_1f1b" else 1
+    schedule = draw(st.sampled_from(SCHEDULES[2:])) if stages > 1 else "none"
+    chunks = draw(st.sampled_from([2, 3])) if schedule in LOOPED_SCHEDULES else 1 + (schedule in V_SCHEDULES)
     shards = draw(st.sampled_from([1, 2, 4]))
     tensor = draw(st.sampled_from([1, 2, 4]))
     context = draw(st.sampled_from([1, 2, 4]))
@@ -107,7 +108,7 @@ def candidates(draw: st.DrawFn) -> dict[str, int]:
         zero_stage=draw(st.sampled_from([1, 2, 3])) if shards > 1 else 0,
         hierarchical_partition_size=0,
         micro_batch_size=draw(st.sampled_from([1, 2])),
-        num_micro_batches=stages * draw(st.sampled_from([1, 2, 3])),
+        num_micro_batches=stages * draw(st.sampled_from([2, 3] if schedule == "dualpipe_v" else [1, 2, 3])),
         recompute=draw(st.sampled_from(range(len(RECOMPUTE_KINDS)))),
         context_parallel_size=context,
         context_parallel_method=draw(st.sampled_from([1, 2, 3])) if context > 1 else 0,

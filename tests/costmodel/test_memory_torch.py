@@ -42,3 +42,17 @@ def test_peak_of_every_pipeline_rank(script: ModuleType, case: dict[str, Any]) -
     """Within 7% on every rank: in models this small, states, copies and buffers weigh as much as activations."""
     predicted = [stage.peak_bytes for stage in plan_memory(script.case_plan(case), load_runtime("torch"))]
     assert predicted == [pytest.approx(peak, rel=0.07) for peak in case["peak_tensor_bytes"]]
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v"])
+def test_several_chunks_keep_what_they_sent_to_the_end_of_the_step(script: ModuleType, schedule: str) -> None:
+    """One more round of 2 micro-batches on rank 0 of 2: buffers, an output sent and an input's gradient per message and chunk."""
+    buffers = []
+    for count in (8, 10):
+        sizes = {"pipeline_parallel_size": 2, "pipeline_schedule": schedule, "num_model_chunks": 2}
+        plan = script.case_plan({"model": "llama", "parallel": {**sizes, "num_micro_batches": count}})
+        terms = plan_memory(plan, load_runtime("torch"))[0].terms
+        buffers += [term.bytes for term in terms if (term.name, term.phase) == ("pipeline_buffers", "forward_backward")]
+    boundary, v_shaped = 32 * 64 * 2, schedule in ("zbv_zero_bubble", "dualpipe_v")
+    received, sent = (1, 1) if v_shaped else (1, 2)  # chunk 0 has the embedding, and in a V chunk 1 the head
+    assert buffers[1] - buffers[0] == 2 * boundary * (2 * received + 2 * sent)

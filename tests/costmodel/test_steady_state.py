@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from costmodel import steady_state
 from costmodel.pipeline import build_topology, longest_path
+from costmodel.runtimes.grid import SCHEDULES
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.steady_state import Shape, pipeline_ends
 
 
@@ -22,15 +24,18 @@ def times(shape, seed, *, even=False, message=1.0, candidates=3):
         "forward": forward,
         "backward": backward,
         "transfer": transfer,
+        "weight": backward * rng.uniform(0.0, 1.0, stages),
         "start": np.linspace(rng.uniform(0.0, 5.0), 0.0, shape.ranks)[:, None] * np.ones(candidates),
     }
 
 
 @st.composite
 def shapes(draw):
-    schedule = draw(st.sampled_from(("naive", "gpipe", "1f1b", "interleaved_1f1b")))
+    schedule = draw(st.sampled_from(SCHEDULES[1:]))
     ranks = draw(st.integers(2, 6))
-    if schedule == "interleaved_1f1b":
+    if schedule in V_SCHEDULES:
+        return Shape(schedule, ranks, 2, draw(st.integers(2 * ranks, 40)))
+    if schedule in LOOPED_SCHEDULES:
         return Shape(schedule, ranks, draw(st.integers(1, 4)), ranks * draw(st.integers(1, 30)))
     return Shape(schedule, ranks, 1, draw(st.integers(1, 150)))
 

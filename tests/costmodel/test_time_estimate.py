@@ -11,7 +11,8 @@ from time_worlds import cluster, device, gpt, link, llama, with_constants, world
 
 from costmodel.bounds import step_time_column, step_time_lower_bound
 from costmodel.estimate import TERMS, estimate
-from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES
 from costmodel.specs import Estimate, InputError, Plan, RuntimeProfile
 from costmodel.uncertainty import error_band
 
@@ -25,24 +26,26 @@ def plans(draw) -> tuple[Plan, RuntimeProfile]:
     """Random valid layouts of an 8-layer model on up to 32 devices."""
     runtime = draw(st.sampled_from(["torch", "megatron"]))
     ranks = draw(st.sampled_from([1, 1, 2, 4]))
-    schedules = ["1f1b", "interleaved_1f1b"] + (["naive", "gpipe"] if runtime == "torch" else [])
+    schedules = SCHEDULES[1:] if runtime == "torch" else ("1f1b", "interleaved_1f1b")
     schedule = draw(st.sampled_from(schedules)) if ranks > 1 else "none"
+    chunks = 2 if schedule in (*LOOPED_SCHEDULES, *V_SCHEDULES) else 1
     tensor = draw(st.sampled_from([1, 2, 4]))
     shard, replicate = draw(st.sampled_from([(1, 1), (1, 4), (4, 1), (2, 2)]))
-    zero = 0 if shard == 1 else draw(st.sampled_from([1, 2, 3] if runtime == "torch" else [1]))
+    stages = [1, 2] if schedule in SPLIT_BACKWARD_SCHEDULES else [1, 2, 3]
+    zero = 0 if shard == 1 else draw(st.sampled_from(stages if runtime == "torch" else [1]))
     sizes: dict[str, Any] = {
         "tensor_parallel_size": tensor,
         "sequence_parallel": tensor > 1 and draw(st.booleans()),
         "loss_parallel": tensor > 1,
         "pipeline_parallel_size": ranks,
         "pipeline_schedule": schedule,
-        "num_model_chunks": 2 if schedule == "interleaved_1f1b" else 1,
+        "num_model_chunks": chunks,
         "data_parallel_replicate_size": replicate if runtime == "torch" or shard == 1 else 1,
         "data_parallel_shard_size": shard,
         "zero_stage": zero,
         "hierarchical_partition_size": 2 if zero == 3 and shard == 4 and draw(st.booleans()) else None,
         "micro_batch_size": draw(st.sampled_from([1, 2])),
-        "num_micro_batches": ranks * draw(st.integers(1, 4)),
+        "num_micro_batches": ranks * draw(st.integers(1 + (schedule == "dualpipe_v"), 4)),
     }
     return world(
         runtime=runtime,

@@ -7,12 +7,21 @@ from hypothesis import strategies as st
 
 from costmodel.paths import Paths
 from costmodel.pipeline import build_topology, longest_path
+from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.schedules import rank_operations
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved_1f1b")
+LOOPED = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble")
+V_SHAPED = ("zbv_zero_bubble", "dualpipe_v")
+SCHEDULES = ("naive", "gpipe", "1f1b", *LOOPED, *V_SHAPED)
 
 
-def ends(schedule, ranks, chunks, micro_batches, forward, backward, transfer, start=None) -> np.ndarray:
+def halves(backward) -> np.ndarray:
+    """Weight gradients unlike any stage's half: a tenth to nine tenths of the backward; all of it on the first stage."""
+    shares = np.linspace(0.1, 0.9, len(backward))
+    return np.asarray(backward) * np.concatenate([[1.0], shares[1:]])
+
+
+def ends(schedule, ranks, chunks, micro_batches, forward, backward, transfer, start=None, weight=None) -> np.ndarray:
     """Ends of the ranks for one candidate."""
     topology = build_topology(schedule, ranks, chunks, micro_batches)
     begin = np.zeros(ranks) if start is None else start
@@ -22,46 +31,69 @@ def ends(schedule, ranks, chunks, micro_batches, forward, backward, transfer, st
         backward=np.asarray(backward)[:, None],
         transfer=np.asarray(transfer)[:, None],
         start=begin[:, None],
+        weight=(halves(backward) if weight is None else np.asarray(weight))[:, None],
     )[:, 0]
 
 
-def simulate(schedule, ranks, chunks, micro_batches, forward, backward, transfer, start) -> np.ndarray:
+def simulate(schedule, ranks, chunks, micro_batches, forward, backward, transfer, start, weight) -> np.ndarray:
     """The same by events, one operation at a time, without levels or arrays."""
-    total = ranks * chunks
+    total, v_shaped = ranks * chunks, schedule in V_SHAPED
+    rank_of = {}
+    for rank in range(ranks):
+        rank_of |= {stage_of(v_shaped, ranks, rank, chunk): rank for chunk in range(chunks)}
     orders = [
         list(rank_operations(schedule, rank=rank, num_ranks=ranks, num_chunks=chunks, num_micro_batches=micro_batches))
         for rank in range(ranks)
     ]
-    clock, arrived = list(start), {}
-    lane_free = [[0.0] * ranks, [0.0] * ranks]
+    seconds = [forward, backward, backward - weight, weight, np.zeros(total)]
+    late = {
+        (rank, order.chunk, order.micro_batch) for rank in range(ranks) for order in orders[rank] if order.kind == 4
+    }
+    clock, arrived, lane_free = list(start), {}, {}
     while any(orders):
         for rank, order in enumerate(orders):
             while order:
                 operation = order[0]
-                stage = operation.chunk * ranks + rank
-                source = stage + (1 if operation.backward else -1)
-                key = (operation.backward, source, operation.micro_batch)
-                if 0 <= source < total and key not in arrived:
+                stage = stage_of(v_shaped, ranks, rank, operation.chunk)
+                back = operation.kind in (1, 2)
+                source = stage + (1 if back else -1)
+                key = (back, source, operation.micro_batch)
+                waits = operation.kind < 3 and 0 <= source < total
+                if waits and key not in arrived:
                     break
                 order.pop(0)
-                durations = backward if operation.backward else forward
-                clock[rank] = max(clock[rank], arrived.get(key, 0.0)) + durations[stage]
-                target = stage + (-1 if operation.backward else 1)
-                if 0 <= target < total:
-                    free = lane_free[operation.backward]
-                    edge = (rank - 1) % ranks if operation.backward else rank
-                    free[rank] = max(clock[rank], free[rank]) + transfer[edge]
-                    arrived[operation.backward, stage, operation.micro_batch] = free[rank]
+                clock[rank] = max(clock[rank], arrived[key] if waits else 0.0) + seconds[operation.kind][stage]
+                target = stage + (-1 if back else 1)
+                put_off = operation.kind == 0 and (rank, operation.chunk, operation.micro_batch) in late
+                if operation.kind == 3 or not 0 <= target < total or put_off:
+                    continue
+                lane, edge = (back, rank, rank_of[target]), link(v_shaped, rank, rank_of[target], back)
+                if rank_of[target] == rank:
+                    arrived[back, stage, operation.micro_batch] = clock[rank]
+                else:
+                    lane_free[lane] = max(clock[rank], lane_free.get(lane, 0.0)) + transfer[edge]
+                    arrived[back, stage, operation.micro_batch] = lane_free[lane]
     return np.array(clock)
+
+
+def stage_of(v_shaped, ranks, rank, chunk) -> int:
+    return chunk * ranks + (ranks - 1 - rank if v_shaped and chunk else rank)
+
+
+def link(v_shaped, rank, target, back) -> int:
+    """Which pair of neighbours (r, r + 1 mod p) a message crosses."""
+    if v_shaped:
+        return min(rank, target)
+    return target if back else rank
 
 
 @st.composite
 def pipelines(draw, even=False):
     schedule = draw(st.sampled_from(SCHEDULES))
     ranks = draw(st.integers(2, 6))
-    chunks = draw(st.integers(1, 3)) if schedule == "interleaved_1f1b" else 1
-    micro_batches = draw(st.integers(1, 14))
-    if schedule == "interleaved_1f1b" and micro_batches % max(1, micro_batches // ranks):
+    chunks = draw(st.integers(1, 3)) if schedule in LOOPED else 1 + (schedule in V_SHAPED)
+    micro_batches = draw(st.integers(2 * ranks if schedule == "dualpipe_v" else 1, 14))
+    if schedule in LOOPED and micro_batches % max(1, micro_batches // ranks):
         micro_batches = micro_batches // ranks * ranks
     seconds = st.floats(0.01, 10.0)
     stages = ranks * chunks
@@ -78,7 +110,8 @@ def pipelines(draw, even=False):
 @settings(max_examples=150, deadline=None)
 def test_longest_path_equals_a_simulation_by_events(pipeline, first):
     start = np.linspace(first, 0.0, pipeline[1])
-    assert ends(*pipeline, start=start) == pytest.approx(simulate(*pipeline, start), rel=1e-12)
+    expected = simulate(*pipeline, start, halves(pipeline[5]))
+    assert ends(*pipeline, start=start) == pytest.approx(expected, rel=1e-12)
 
 
 @given(pipelines(), st.data())
@@ -122,6 +155,33 @@ def test_interleaving_divides_the_bubble_by_the_chunks(chunks):
     assert step - micro_batches * total == pytest.approx((ranks - 1) * total / chunks)
 
 
+@pytest.mark.parametrize("chunks", [2, 3])
+@pytest.mark.parametrize("micro_batches", [8, 16])
+def test_breadth_first_has_the_bubble_of_depth_first(chunks, micro_batches):
+    """(p - 1) t / v (arXiv 2211.05953, table 1)."""
+    stages = 4 * chunks
+    even = ([1.0 / chunks] * stages, [2.0 / chunks] * stages, [0.0] * 4)
+    assert ends("looped_bfs", 4, chunks, micro_batches, *even).max() == pytest.approx(
+        (micro_batches + 3.0 / chunks) * 3.0
+    )
+
+
+@pytest.mark.parametrize("micro_batches", [8, 16, 32])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("schedule", "bubble"), [("interleaved_zero_bubble", 1.0), ("zbv_zero_bubble", 1.0), ("dualpipe_v", 2.0)]
+)
+def test_equal_thirds_leave_the_bubble_of_the_fill_alone(schedule, bubble, ranks, micro_batches):
+    """(p - 1) (f + i - w) / v where forward, input and weight gradients take the same: a third of interleaved 1F1B's (ZB-H1,
+    arXiv 2401.10241, table 1; ZBV's ranks each have none, but the last starts p - 1 forwards late). dualpipe_v without overlap
+    has twice as much.
+    """
+    stages = 2 * ranks
+    even = ([0.5] * stages, [1.0] * stages, [0.0] * ranks)
+    step = ends(schedule, ranks, 2, micro_batches, *even, weight=[1.0] + [0.5] * (stages - 1)).max()
+    assert step - 3.0 * micro_batches == pytest.approx(bubble * (ranks - 1) / 2.0)
+
+
 @given(pipelines())
 @settings(max_examples=60, deadline=None)
 def test_a_naive_pipeline_is_never_faster_than_one_device(pipeline):
@@ -137,7 +197,10 @@ def test_a_naive_pipeline_is_never_faster_than_one_device(pipeline):
 def test_every_rank_is_busy_for_its_own_work_at_least(pipeline):
     _, ranks, chunks, micro_batches, forward, backward, _ = pipeline
     work = np.array(forward) + np.array(backward)
-    assert (ends(*pipeline) >= micro_batches * work.reshape(chunks, ranks).sum(axis=0) * (1 - 1e-12)).all()
+    own = work.reshape(chunks, ranks)
+    if pipeline[0] in V_SHAPED:
+        own = np.stack([own[0], own[1, ::-1]])
+    assert (ends(*pipeline) >= micro_batches * own.sum(axis=0) * (1 - 1e-12)).all()
 
 
 def bounds(schedule, ranks, micro_batches, forward, backward, transfer) -> np.ndarray:
@@ -146,12 +209,16 @@ def bounds(schedule, ranks, micro_batches, forward, backward, transfer) -> np.nd
         backward=np.array([backward]),
         transfer=np.array([transfer]),
         micro_batches=np.array([[float(micro_batches)]]),
+        held=stages_of_ranks(schedule, ranks, len(forward) // ranks),
+        weight=halves(backward)[None],
     )
     method = {
         "naive": paths.naive,
         "gpipe": paths.gpipe,
         "1f1b": paths.one_forward_one_backward,
         "interleaved_1f1b": paths.interleaved,
+        "looped_bfs": paths.looped_bfs,
+        **dict.fromkeys(("interleaved_zero_bubble", *V_SHAPED), paths.split),
     }[schedule]
     return method()[0]
 

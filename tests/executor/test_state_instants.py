@@ -44,6 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
     "pp2-tied": {**PP, "micro_batch_size": 2, "model": "llama-tied-63"},
     "pp2-zero2": {**PP, **zero(2)},
     "interleaved-zero3": {**INTERLEAVED, **zero(3)},
+    "looped-bfs-zero2": {**INTERLEAVED, "pipeline_schedule": "looped_bfs", **zero(2)},
+    "zero-bubble-zero1": {**INTERLEAVED, "pipeline_schedule": "interleaved_zero_bubble", **zero(1)},
+    "zbv-zero2-tied": {**INTERLEAVED, "pipeline_schedule": "zbv_zero_bubble", **zero(2), "model": "llama-tied-63"},
+    "dualpipe-v-tp2": {**TP, **INTERLEAVED, "pipeline_schedule": "dualpipe_v", "micro_batch_size": 2},
     "tp2-zero3": {**TP, **zero(3)},
     "tp2-pp2": {**TP, **PP, "micro_batch_size": 2},
 }

@@ -1,0 +1,129 @@
+"""What a pipeline rank keeps where the backward is split, counted along the order of its operations.
+
+    (1) a micro-batch keeps a chunk's activations from F to the end of B or W: every product's node, which W needs, holds on to
+        those before it, hence nearly to the whole graph
+    (2) from I to W it keeps the gradients of the outputs of all products and norms besides; the loss's own tensors end with I
+    (3) stage 0 does nothing in I, so (2) does not apply to it; a chunk that recomputes whole layers does everything in I
+
+An operation's own micro-batch counts in (1) throughout and in (2) at its end. The peaks before and at the end of operations are
+at instants at which no other instant holds more of everything; which of them, the bytes decide.
+
+Source: torch 2.13.0, torch/distributed/pipelining/_backward.py (`stage_backward_input`, `stage_backward_weight`), stage.py.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
+from costmodel.schedules import Kind, rank_operations
+from costmodel.shard_sizes import Column
+from costmodel.specs import PipelineSchedule
+from costmodel.stage_contents import Chunk, RankContents
+
+_SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
+_ROUNDS = 6
+"""Micro-batches per rank after which an order has repeated itself."""
+
+
+def splits_backward(grid: Grid) -> NDArray[np.bool_]:
+    """Rows whose schedule splits the backward, [n]."""
+    return np.isin(grid.pipeline_schedule, _SPLIT)
+
+
+def fill_split_counts(
+    grid: Grid,
+    contents: RankContents,
+    *,
+    kept: list[Column],
+    output_gradients: list[Column],
+    counts: list[Column],
+    waiting: list[Column],
+) -> Column:
+    """Overwrite the rows whose backward is split with the counts at their peak before an operation's end, in place.
+
+    Args:
+        grid: n candidates.
+        contents: a rank and its chunks.
+        kept: activations of one micro-batch of every chunk, n each.
+        output_gradients: what a micro-batch keeps besides between I and W, n each.
+        counts: micro-batches of every chunk that keep activations, n each.
+        waiting: those of them between I and W.
+
+    Returns:
+        Bytes by which the peak at the end of an operation is larger, n.
+    """
+    more = np.zeros_like(grid.num_micro_batches)
+    rows = np.flatnonzero(splits_backward(grid))
+    whole = np.stack([_is_whole(chunk) for chunk in contents.chunks], axis=1)
+    sizes = (grid.pipeline_schedule, contents.rank, grid.pipeline_parallel_size, grid.num_model_chunks)
+    keys = np.stack([*sizes, _enough(grid)], axis=1)
+    keys = np.concatenate([keys, whole], axis=1)[rows]
+    for key in np.unique(keys, axis=0):
+        chosen = rows[(keys == key).all(axis=1)]
+        schedule, rank, ranks, chunks, micro_batches, *flags = (int(number) for number in key)
+        before, after = _instants(SCHEDULES[schedule], rank, ranks, chunks, micro_batches, tuple(flags[:chunks]))
+        bytes_of = np.stack([column[chosen] for column in (*kept[:chunks], *output_gradients[:chunks])])
+        held = before @ bytes_of
+        peak, more[chosen] = before[np.argmax(held, axis=0)], (after @ bytes_of).max(axis=0) - held.max(axis=0)
+        for index in range(chunks):
+            counts[index][chosen], waiting[index][chosen] = peak[:, index], peak[:, chunks + index]
+        for index in range(chunks, len(counts)):
+            counts[index][chosen] = 0
+    return more
+
+
+def _is_whole(chunk: Chunk) -> Column:
+    """1 where the chunk's backward is not split."""
+    return np.asarray(np.broadcast_to(chunk.recompute == FULL_RECOMPUTE, chunk.exists.shape), dtype=np.int64)
+
+
+def _enough(grid: Grid) -> Column:
+    """Micro-batches with the same peak; orders of rounds of another size than p differ with every number."""
+    most, count = _ROUNDS * grid.pipeline_parallel_size, grid.num_micro_batches
+    looped = grid.pipeline_schedule == SCHEDULES.index("interleaved_zero_bubble")
+    return np.where(looped & (count % grid.pipeline_parallel_size > 0), count, np.minimum(count, most))
+
+
+@lru_cache(maxsize=4096)
+def _instants(
+    schedule: PipelineSchedule,
+    rank: int,
+    num_ranks: int,
+    num_chunks: int,
+    num_micro_batches: int,
+    whole: tuple[int, ...],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Counts by chunk, those with activations and those between I and W, before and at the ends of operations, at instants
+    that none exceeds [q, 2 v].
+    """
+    held = [0] * (2 * num_chunks)
+    before, after = set(), set()
+    order = rank_operations(
+        schedule, rank=rank, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches
+    )
+    for operation in order:
+        chunk = operation.chunk
+        unsplit, first = whole[chunk] > 0, rank == 0 and chunk == 0
+        ends = operation.kind == Kind.BACKWARD or operation.kind == (
+            Kind.BACKWARD_INPUT if unsplit else Kind.BACKWARD_WEIGHT
+        )
+        waits = not (unsplit or first)
+        held[chunk] += operation.kind == Kind.FORWARD
+        before.add(tuple(held))
+        held[num_chunks + chunk] += waits and operation.kind == Kind.BACKWARD_INPUT
+        after.add(tuple(held))
+        held[chunk] -= ends
+        held[num_chunks + chunk] -= waits and operation.kind == Kind.BACKWARD_WEIGHT
+    return _largest(before), _largest(after)
+
+
+def _largest(seen: set[tuple[int, ...]]) -> NDArray[np.int64]:
+    """Those that no other exceeds."""
+    vectors = np.array(sorted(seen), dtype=np.int64)
+    exceeded = (vectors[:, None] <= vectors[None]).all(axis=2) & (vectors[:, None] != vectors[None]).any(axis=2)
+    return np.asarray(vectors[~exceeded.any(axis=1)])
