@@ -118,6 +118,7 @@ def _gathered(
                 target[tuple(slice(o, o + n) for o, n in zip(place.offsets, place.sizes, strict=True))] = received
         assert filled == math.prod(shape), name  # each element is owned once
         yield name, target
+        del target  # whoever took it may be done with it
 
 
 def _places(own: dict[str, list[Block]], group: dist.ProcessGroup) -> dict[str, list[Place]]:
@@ -146,14 +147,19 @@ def _write_weights(tensors: Iterator[tuple[str, torch.Tensor]], files: list[list
     weight_map, total = dict[str, str](), 0
     for number, names in enumerate(files, start=1):
         file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
-        held = dict(next(tensors) for _ in names)
-        assert list(held) == names  # both follow the model's order
-        total += sum(tensor.nbytes for tensor in held.values())
+        total += _write_file(tensors, names, folder / file)
         weight_map.update(dict.fromkeys(names, file))
-        save_file(held, folder / file, metadata={"format": "pt"})
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_file(tensors: Iterator[tuple[str, torch.Tensor]], names: list[str], path: Path) -> int:
+    """Write the next tensors, which nothing holds any longer afterwards; their bytes."""
+    held = dict(next(tensors) for _ in names)
+    assert list(held) == names  # both follow the model's order
+    save_file(held, path, metadata={"format": "pt"})
+    return sum(tensor.nbytes for tensor in held.values())
 
 
 def _write_config(model: ModelSpec, class_name: str, dtype: torch.dtype, folder: Path) -> None:

@@ -113,6 +113,7 @@ def _show(observation: Observation, comparison: Comparison, single: Observation 
 
     console = answer_console()
     render_observation(console, observation)
-    render_comparison(console, comparison)
+    if comparison.fields:  # a run that only exports has nothing to compare
+        render_comparison(console, comparison)
     if single is not None:
         render_reference(console, observation, single, loss_difference(observation, single))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from executor_harness import TOLERANCE, Pool
 from executor_plans import make_plan
+from safetensors.torch import load_file
+
+from executor import save_hf
 
 pytestmark = pytest.mark.distributed
 
@@ -56,6 +63,34 @@ def test_a_trained_folder_equals_one_process_under_four_kinds_of_parallelism(
     plan = make_plan(model, **{**TP_PP, **ZERO1})
     assert plan.num_devices_used == 8
     check(large_pool.run(8, {"kind": "export", "plan": plan.model_dump_json(), "folder": str(tmp_path)}), model)
+
+
+def test_one_file_s_worth_is_held_at_a_time(tmp_path: Path) -> None:
+    held: set[int] = set()
+    most = []
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for number in range(12):
+            tensor = torch.full((100,), float(number))
+            held.add(number)
+            weakref.finalize(tensor, held.discard, number)
+            most.append(len(held))
+            yield f"t{number}", tensor
+            del tensor
+
+    shapes = {f"t{number}": (100,) for number in range(12)}
+    files = save_hf._split(shapes, 4, 1300)  # three tensors of 400 bytes
+    assert [len(names) for names in files] == [3, 3, 3, 3]
+    save_hf._write_weights(tensors(), files, tmp_path)
+    assert max(most) == 3
+    index = json.loads((tmp_path / save_hf.INDEX_FILE).read_text())
+    assert index["metadata"] == {"total_size": 4800}
+    for name, file in index["weight_map"].items():
+        assert torch.equal(load_file(tmp_path / file)[name], torch.full((100,), float(name[1:])))
+
+
+def test_a_tensor_larger_than_a_file_has_one_of_its_own() -> None:
+    assert save_hf._split({"a": (10,), "b": (1000,), "c": (10,)}, 4, 100) == [["a"], ["b"], ["c"]]
 
 
 def test_another_format_is_a_rounding(pool: Pool, tmp_path: Path) -> None:
