@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -141,6 +143,39 @@ def accumulate_gradients(module: nn.Module) -> None:
         for parameter in group.fsdp_params:
             parameter.accumulate_unsharded_grad_if_needed()
             parameter.to_accumulated_grad_if_needed()
+
+
+def sum_addends_in_reduce_format(module: nn.Module) -> None:
+    """Let gradients that hold only this rank's addend over tp (norms under sequence parallelism) be summed over it in the
+    format of the reduction. FSDP2 itself sums them in the compute format where it reduces one micro batch's gradients.
+    """
+
+    def watch(group: FSDPParamGroup) -> None:
+        original = group.post_backward
+
+        def post_backward(*unused: object) -> None:
+            if group.reduce_grads:
+                for parameter in group.fsdp_params:
+                    _sum_addends(parameter)
+            original(*unused)
+
+        group.post_backward = post_backward  # type: ignore[method-assign]
+
+    for group in parameter_groups(module):
+        watch(group)
+
+
+@torch.no_grad()
+def _sum_addends(parameter: FSDPParam) -> None:
+    whole = getattr(parameter, "_unsharded_param", None)
+    gradient = None if whole is None else whole.grad
+    if parameter.reduce_dtype is None or parameter.unsharded_accumulated_grad is not None:
+        return  # one format throughout; what has been accumulated is in the reduction's
+    if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
+        assert isinstance(whole, DTensor)
+        upcast: Any = gradient.to(parameter.reduce_dtype)
+        summed = upcast.redistribute(placements=whole.placements)
+        whole.grad = summed.to(gradient.dtype)
 
 
 def parameter_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from costmodel.specs import ParallelConfig, Plan
-from executor.adapter import replicate, reshard_to_partitions
+from executor.adapter import replicate, reshard_to_partitions, sum_addends_in_reduce_format
 from executor.hf_models import DTYPES, Stage
 from executor.mesh import Mesh, partition_mesh
 
@@ -37,10 +37,11 @@ def wrap_data_parallel(stage: Stage, plan: Plan, mesh: Mesh) -> None:
     if parallel.data_parallel_shard_size == 1 and parallel.data_parallel_replicate_size > 1:
         for module in modules:
             replicate(module, mesh=mesh["dp_replicate"], mp_policy=policy)
-        return
-    axes = ("dp_replicate", "dp_shard") if parallel.data_parallel_replicate_size > 1 else "dp_shard"
-    for module in modules:
-        fully_shard(module, mesh=mesh[axes], mp_policy=policy, reshard_after_forward=parallel.zero_stage == 3)
+    else:
+        axes = ("dp_replicate", "dp_shard") if parallel.data_parallel_replicate_size > 1 else "dp_shard"
+        for module in modules:
+            fully_shard(module, mesh=mesh[axes], mp_policy=policy, reshard_after_forward=parallel.zero_stage == 3)
+    sum_addends_in_reduce_format(stage)
     if parallel.hierarchical_partition_size is not None:
         reshard_to_partitions(stage, partition_mesh(plan, mesh))
 

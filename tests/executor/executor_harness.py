@@ -7,6 +7,7 @@ loss, torch's own clipping and optimizer. The comparison runs inside the pool, s
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import tempfile
@@ -27,7 +28,11 @@ _CONSEQUENCES = ("Connection closed by peer", "Connection reset", "Broken pipe",
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a run is from the reference."""
+    """How far a run is from the reference.
+
+    Relative differences are of the weights, or of their updates, all of them together. ``relative_rounding``: how far
+    the update of a mixed-precision reference is from that of the same training without rounding to the compute format.
+    """
 
     num_compared: int
     num_parameters: int
@@ -35,7 +40,9 @@ class Parity:
     weight_difference: float
     worst_weight: str
     relative_loss_difference: float
+    relative_weight_difference: float
     relative_update_difference: float
+    relative_rounding: float
     grad_norm_difference: float
     smallest_update: float
     clipped_steps: int
@@ -104,6 +111,7 @@ class Pool:
 
 
 TOLERANCE = 1e-10
+MIXED_TOLERANCE = 1e-3
 
 
 def assert_parity(pool: Pool, plan: Plan) -> Parity:
@@ -117,6 +125,24 @@ def assert_parity(pool: Pool, plan: Plan) -> Parity:
     limit = plan.training.optimizer.max_grad_norm
     assert (result.clipped_steps > 0) == (limit is not None)
     assert result.hook_calls == ["before_reduction", "after_optimizer"] * 3
+    return result
+
+
+def assert_mixed_parity(pool: Pool, plan: Plan) -> Parity:
+    """Train the plan and one process, both in mixed precision: loss, weights and update agree within `MIXED_TOLERANCE`.
+
+    But for the update under tensor parallelism, whose partial sums are rounded to bfloat16 before they are added: two
+    roundings of one update lie sqrt(2) times as far apart as each from the update without rounding.
+    """
+    result: Parity = pool.run(plan.num_devices_used, {"kind": "parity", "plan": plan.model_dump_json()})
+    assert result.num_compared == result.num_parameters > 30
+    assert result.relative_loss_difference <= MIXED_TOLERANCE, result
+    assert result.relative_weight_difference <= MIXED_TOLERANCE, result
+    cut = plan.parallel.tensor_parallel_size > 1
+    limit = math.sqrt(2) * result.relative_rounding if cut else MIXED_TOLERANCE
+    assert result.relative_update_difference <= limit, result
+    assert 3e-3 < result.relative_rounding < 0.1, "no rounding to speak of, or nothing but rounding"
+    assert result.smallest_update > 1e-5, "a weight that did not move proves nothing"
     return result
 
 

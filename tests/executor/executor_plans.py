@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from costmodel.specs import (
     ParallelConfig,
     Plan,
     PrecisionSpec,
+    RecomputeSpec,
     TrainingSpec,
+    with_hash,
 )
 
 _LLAMA: dict[str, Any] = {
@@ -94,11 +97,14 @@ PRECISIONS = {
 }
 
 
-def make_model(name: str) -> ModelSpec:
-    """A model of `CONFIGS`, read the way a user's is."""
+def make_model(name: str, changes: Mapping[str, Any] | None = None) -> ModelSpec:
+    """A model of `CONFIGS`, read the way a user's is; ``changes`` replace entries of its config."""
+    config = {**CONFIGS[name], **(changes or {})}
+    if "n_layer" in config and "num_hidden_layers" in config:
+        config["n_layer"] = config.pop("num_hidden_layers")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(CONFIGS[name]))
+        path.write_text(json.dumps(config))
         return load_model(path).model_copy(update={"name": name})
 
 
@@ -143,6 +149,7 @@ def make_plan(
     recompute: Any = "none",
     layers_per_stage: tuple[int, ...] | None = None,
     attention: Any = "fused",
+    changes: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Plan:
     """A plan of runtime torch; ``sizes`` are `ParallelConfig` fields, micro batches fill up the batch."""
@@ -151,7 +158,7 @@ def make_plan(
         count = batch // (config.micro_batch_size * config.data_parallel_size)
         config = config.model_copy(update={"num_micro_batches": count})
     return build_plan(
-        make_model(model),
+        make_model(model, changes),
         make_cluster(config.num_devices),
         TrainingSpec(
             global_batch_size=batch,
@@ -166,3 +173,12 @@ def make_plan(
         recompute=recompute,
         layers_per_stage=layers_per_stage,
     )
+
+
+def recompute_each(plan: Plan, kinds: tuple[Any, ...]) -> Plan:
+    """The plan with another kind of recomputation on every stage, in turn."""
+    stages = tuple(
+        stage.model_copy(update={"recompute": RecomputeSpec(kind=kinds[index % len(kinds)])})
+        for index, stage in enumerate(plan.stages)
+    )
+    return with_hash(plan.model_copy(update={"stages": stages}))

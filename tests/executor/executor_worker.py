@@ -2,121 +2,63 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import state_jobs
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from executor_harness import Parity
+from plain_reference import (
+    STEPS,
+    distance,
+    is_mixed,
+    own_share,
+    plain_model,
+    reference_of,
+    tokens,
+    weights_without_rounding,
+)
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM
+from torch.utils._pytree import tree_leaves
 
-from costmodel.specs import InputError, ModelSpec, Plan, TrainingSpec
-from executor.hf_models import build_config
-from executor.initialize import RandomWeights
+from costmodel.specs import InputError, Plan
 from executor.observe import state_snapshot
 from executor.training_run import TrainingRun
 
-STEPS = 3
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
 
 def handle(job: dict[str, Any], timeout: timedelta) -> Any:
     """Run one job inside its own process group."""
+    distributed_c10d._process_group_name = partial(_name_by_ranks, Counter())
     store = dist.FileStore(job["store"], job["world_size"])
     plan = Plan.model_validate_json(job["plan"])
     if job["kind"] == "parity" and job["rank"] == 0:
-        reference(plan.model.model_dump_json(), plan.training.model_dump_json())
+        reference_of(plan)
     dist.init_process_group("gloo", store=store, rank=job["rank"], world_size=job["world_size"], timeout=timeout)
-    import state_jobs  # its jobs use this module's reference
-
     answer = {**_JOBS, **state_jobs.JOBS}[job["kind"]](plan, job)
     dist.destroy_process_group()  # after an error the pool is killed instead: peers may still be waiting
     return answer
 
 
-def tokens(training: TrainingSpec, vocab_size: int, step: int) -> torch.Tensor:
-    """The global batch of one step, [global batch, sequence + 1]."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    return torch.randint(vocab_size, (training.global_batch_size, training.sequence_length + 1), generator=generator)
+def _name_by_ranks(seen: Counter[tuple[int, ...]], ranks: Sequence[int], use_hashed_name: bool) -> str:
+    """A process group's name from its ranks; torch counts all groups instead.
 
-
-def own_share(batch: torch.Tensor, run: TrainingRun) -> torch.Tensor:
-    """The rows of the global batch that one process trains on."""
-    return batch.chunk(run.data_parallel_size)[run.data_parallel_rank]
-
-
-def plain_model(model: ModelSpec, training: TrainingSpec) -> torch.nn.Module:
-    """The whole model in one process, as `transformers` builds it, with the executor's initial values."""
-    dtype = {"fp64": torch.float64, "fp32": torch.float32}[training.precision.parameter]
-    config = build_config(model)
-    plain = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").train()
-    if dtype == torch.float64:
-        for module in plain.modules():
-            if hasattr(module, "variance_epsilon"):  # RMSNorm, which transformers computes in float32
-                module.forward = partial(_rms_norm, module)
-    weights = RandomWeights(training.seed, config)
-    with torch.no_grad():
-        for name, parameter in plain.named_parameters():
-            parameter.copy_(weights.rows(name, tuple(parameter.shape), 0, parameter.shape[0]))
-    return plain
-
-
-def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
-
-
-def _forward_backward(plain: torch.nn.Module, batch: torch.Tensor, *, mixed: bool) -> torch.Tensor:
-    """Gradients of the mean loss; mixed precision computes on a bfloat16 copy and hands its gradients to the master."""
-    model = copy.deepcopy(plain).to(torch.bfloat16) if mixed else plain
-    logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-    logits = logits.float() if mixed else logits
-    loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-    loss.backward()
-    if mixed:
-        for master, parameter in zip(plain.parameters(), model.parameters(), strict=True):
-            assert parameter.grad is not None
-            master.grad = parameter.grad.float()
-    return loss.detach()
-
-
-@lru_cache(maxsize=64)
-def reference(
-    model_json: str, training_json: str, steps: int = STEPS
-) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
-    """Losses, gradient norms and final weights of the plain model after so many steps on whole batches."""
-    model, training = ModelSpec.model_validate_json(model_json), TrainingSpec.model_validate_json(training_json)
-    plain, spec = plain_model(model, training), training.optimizer
-    optimizer: torch.optim.Optimizer
-    if spec.name == "adamw":
-        optimizer = torch.optim.AdamW(
-            plain.parameters(), lr=spec.learning_rate, betas=spec.betas, eps=spec.epsilon,
-            weight_decay=spec.weight_decay, foreach=False,
-        )  # fmt: skip
-    else:
-        optimizer = torch.optim.SGD(
-            plain.parameters(), lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay,
-            foreach=False,
-        )  # fmt: skip
-    losses, norms = [], []
-    for step in range(steps):
-        batch = tokens(training, model.vocab_size, step)
-        loss = _forward_backward(plain, batch, mixed=training.precision.compute == "bf16")
-        limit = spec.max_grad_norm if spec.max_grad_norm is not None else float("inf")
-        norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), limit).item())
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, norms, {name: parameter.detach() for name, parameter in plain.named_parameters()}
+    DTensor remembers how operations are sharded together with their mesh, and meshes of two jobs are equal when their ranks
+    are: the names of their groups must be too, or the second job asks for groups of the first.
+    """
+    key = tuple(ranks)
+    seen[key] += 1
+    return f"{'-'.join(map(str, key)) or 'all'}.{seen[key]}"
 
 
 def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
@@ -129,7 +71,7 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
     state = run.full_state()
     if job["rank"] != 0:
         return None
-    losses, norms, weights = reference(plan.model.model_dump_json(), plan.training.model_dump_json())
+    losses, norms, weights = reference_of(plan)
     differences = {name: (state[name] - weights[name]).abs().max().item() for name in weights if name in state}
     start = dict(plain_model(plan.model, plan.training).named_parameters())
     limit = plan.training.optimizer.max_grad_norm
@@ -143,14 +85,13 @@ def parity(plan: Plan, job: dict[str, Any]) -> Parity | None:
         relative_loss_difference=max(
             abs(result.loss - wanted) / wanted for result, wanted in zip(results, losses, strict=True)
         ),
-        relative_update_difference=math.sqrt(
-            sum((state[name] - weights[name]).double().square().sum().item() for name in weights)
-            / sum((weights[name] - start[name]).double().square().sum().item() for name in weights)
-        ),
+        relative_weight_difference=distance(state, weights, {}),
+        relative_update_difference=distance(state, weights, start),
         grad_norm_difference=max(
             0.0 if limit is None else abs((result.grad_norm or 0.0) - wanted)
             for result, wanted in zip(results, norms, strict=True)
         ),
+        relative_rounding=distance(weights, weights_without_rounding(plan), start) if is_mixed(plan) else 0.0,
         smallest_update=min((weights[name] - start[name]).abs().max().item() for name in weights),
         clipped_steps=sum(norm > (limit or float("inf")) for norm in norms),
         hook_calls=calls,
@@ -215,6 +156,47 @@ def forwards(plan: Plan, job: dict[str, Any]) -> int:
     return int(total)
 
 
+class Formats(TorchDispatchMode):
+    """Formats of what one process reduces and gathers: c10d's own collectives, of DTensor's those of vectors.
+
+    DTensor's other collectives are of activations; vectors are gradients of norms and biases.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, set[str]] = {"reduced": set(), "gathered": set()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        what = "gathered" if "gather" in func.__name__ else "reduced"
+        if func.namespace in ("c10d", "_c10d_functional") and ("reduce" in func.__name__ or what == "gathered"):
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor) and leaf.numel() > 2]
+            counted = (tensor for tensor in tensors if func.namespace == "c10d" or tensor.dim() == 1)
+            self.seen[what] |= {str(tensor.dtype) for tensor in counted}
+        return func(*args, **(kwargs or {}))
+
+
+def formats(plan: Plan, job: dict[str, Any]) -> dict[str, set[str]]:
+    """Formats of rank 0's tensors during the second step, by what they are."""
+    run = TrainingRun(plan, device=torch.device("cpu"))
+    seen: dict[str, set[str]] = {"activations": set(), "gradients": set()}
+
+    def look() -> None:
+        seen["gradients"] |= {str(gradient.dtype) for gradient in run.gradient_tensors()}
+
+    for stage in run.stages:
+        for layer in stage.layers.values():
+            layer.register_forward_hook(lambda *call: seen["activations"].add(str(call[-1].dtype)))
+    run.step(own_share(tokens(plan.training, plan.model.vocab_size, 0), run))
+    run.before_reduction = run.after_optimizer = look
+    with Formats() as collectives:
+        run.step(own_share(tokens(plan.training, plan.model.vocab_size, 1), run))
+    seen["parameters"] = {str(parameter.dtype) for parameter in run.parameter_tensors()}
+    seen["optimizer state"] = {str(tensor.dtype) for tensor in run.optimizer_state_tensors()}
+    return seen | collectives.seen
+
+
 def loaded(plan: Plan, job: dict[str, Any]) -> tuple[int, float] | None:
     """Save other weights, start the plan from them; number of tensors and the largest difference of what it holds."""
     other = plain_model(plan.model, plan.training.model_copy(update={"seed": plan.training.seed + 1}))
@@ -246,6 +228,7 @@ _JOBS = {
     "state": state,
     "bad_batch": bad_batch,
     "traffic": traffic,
+    "formats": formats,
     "loaded": loaded,
     "forwards": forwards,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from executor_worker import own_share, plain_model, reference, tokens
+from plain_reference import own_share, plain_model, reference_of, tokens
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -48,7 +48,7 @@ def checkpoint_resume(plan: Plan, job: dict[str, Any]) -> tuple[int, int, float,
     state = run.full_state()
     if job["rank"] != 0:
         return None
-    wanted, _, weights = reference(plan.model.model_dump_json(), plan.training.model_dump_json(), steps=job["stop"])
+    wanted, _, weights = reference_of(plan, steps=job["stop"])
     compared = state.keys() & weights.keys()
     return (
         len(compared),
@@ -78,7 +78,7 @@ def export(plan: Plan, job: dict[str, Any]) -> dict[str, Any] | None:
     if job["rank"] != 0:
         return None
     training = plan.training.model_copy(update={"seed": 99})
-    _, _, weights = reference(plan.model.model_dump_json(), training.model_dump_json(), steps=5)
+    _, _, weights = reference_of(plan.model_copy(update={"training": training}), steps=5)
     single = plain_model(plan.model, training)
     with torch.no_grad():
         for name, parameter in single.named_parameters():
