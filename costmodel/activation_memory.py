@@ -5,37 +5,38 @@ between modules (T / t under sequence parallelism, else T); t tensor-parallel si
 w = max(4, c), because norms and the unfused softmax work in float32 at least; h hidden, a query heads, k key-value heads,
 d head size, f feed-forward size.
 
-    (1) RMSNorm, two a layer: its input in w bytes, the normalised tensor, 1 / rms     2 (z h (w + c) + w z)
-    (2) LayerNorm, two a layer: its input, mean and 1 / deviation                      2 (z h c + 2 z c)
+    (1) RMSNorm: its input in w bytes, the normalised tensor, 1 / rms                  z h (w + c) + w z
+        gemma2's keeps the normalised tensor in w bytes and 1 + weight                 2 w z h + w z + w h
+    (2) LayerNorm: its input, mean and 1 / deviation                                   z h c + 2 z c
+        two norms a layer, gemma2 four; in a parallel residual both keep the same input
     (3) gathered inputs of the first attention and feed-forward projections            2 T h c
-    (4) query and key norms (qwen3), as (1) per head                                   T (a + k) / t (d (w + c) + w)
-    (5) fused attention: q, k, v, output, log-sum-exp                                  c T d (2 a + 2 k) / t + w T a / t
-        with a sliding window shorter than s, also a mask and expanded k and v         c s s / cp + 2 c T d (a - k) / t
-    (6) unfused attention: q, expanded k and v, probabilities in w bytes; output in c  w T (3 a d + a s) / t + c T a d / t
+    (4) to (6) attention                                                               attention_memory.py
     (7) feed-forward: the activation's g saved tensors, its output among them          g c T f / t
         g = 2 for one kernel that needs its input (silu, gelu), 1 for one that needs its output (relu), more for
         formulas in elementary operations (gelu_new: 5)
     (8) gated feed-forward, besides: the other branch and the product                  2 c T f / t
+        gate and up in one product (phi3): that keeps the gate with any function     c T f / t for relu and others
         context parallel: copied keys and values, and backward's buffers               context_parallel.py, (6)
     (9) the layer's input, all that full recomputation keeps                           c z h
 
-``core_attention`` recomputation keeps of (5) and (6) c T d (2 a + 2 k) / t: q, k, v and the output.
 Backward needs, beyond what is kept, the gradients of the widest point of the layer; unfused attention comes after the
 feed-forward's tensors are freed:
 
     (10) gated: the product's, then those of activation and up                         c (2 T f / t + T h)
          not gated: the activation's, 3 in elementary operations, else 1               c (3 T f / t + T h)
-         unfused attention: the probabilities' and the scores'                         2 w T a s / t + c T h - (7) - (8)
+         attention without a fused kernel: its scores (attention_memory.py)            + c T h - (7) - (8)
 
 A split backward keeps, from the gradients of a layer's inputs to those of its weights, the gradients of all its outputs:
 
-    (15) products, norms, query and key norms          c (T (d (2 k + a) + u f) / t + 2 T h + 2 z h) + c T d (a + k) / t
-         u = 2 gated, else 1; the last product's is the stage's received gradient, unless sequence parallelism gathers it
+    (15) products, norms, query and key norms          c (T (d (2 k + a) + u f) / t + 2 T h + n z h) + c T d (a + k) / t
+         u = 2 gated, else 1; n norms, gemma2's in w bytes; the last product's is the stage's received gradient, and in a
+         parallel residual both blocks' is, unless sequence parallelism gathers it
          head side: the head's and the final norm's     c (T V + z h), where the table (11) has ended
 
 Head side: the final norm as (1) or (2), its gathered output c T h, and the logits of V columns (V / t in a parallel loss):
 
     (11) log-probabilities, kept for backward, float32 at least                        w T V
+         capped logits (gemma2): their tanh besides                                    c T V
     (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
     (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, max(c, loss_bytes - c) T V
     (14) a loss over n > 1 chunks of the sequence keeps none of the table, and holds   (11) + (12) or (13) of T / n
@@ -54,12 +55,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.attention_memory import WIDE_BYTES, AttentionMemory
 from costmodel.context_parallel import context_buffers
+from costmodel.models.families import FAMILIES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, KernelFusion, LayerGroup, MemoryAccounting, ModelSpec, TrainingSpec
 
-WIDE_BYTES = 4
 # g of equation (7); functions that are not listed save their input and their output.
 ACTIVATION_TENSORS = {
     "relu": 1,
@@ -73,6 +75,7 @@ ACTIVATION_TENSORS = {
     "gelu_python_tanh": 5,
     "gelu_fast": 8,
 }
+DROP_INPUT = ("relu", "relu2", "sigmoid", "tanh", "gelu_python")  # their backward needs other tensors than their input
 ONE_KERNEL_TENSORS = 2
 GATE_TENSORS = 2
 UNCOMPILED = MemoryAccounting()
@@ -165,20 +168,19 @@ def torch_layer_bytes(
     """Equations (1) to (10) for one layer of ``group``."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens, size = Tokens.of(training, grid), grid.tensor_parallel_size
-    width, tensors, transient = group.feed_forward.intermediate_size, *_feed_forward_tensors(group)
-    attention, dropped = _attention_bytes(group, training, grid)
-    norms = 2 * _norm_bytes(model, compute, tokens.between)
+    width, tensors, transient = group.feed_forward.intermediate_size, *_feed_forward_tensors(model, group)
+    attention = AttentionMemory(model, group, training, grid, tokens.whole)
     inputs = 2 * tokens.whole * model.hidden_size * compute
     wide = compute * ceil_div(tokens.whole * width, size)
     hidden = compute * tokens.whole * model.hidden_size
     copies, buffers = context_buffers(group.attention, training, grid)
     return LayerBytes(
-        kept=norms + inputs + attention + copies + tensors * wide,
-        attention_internals=dropped,
+        kept=_layer_norms(model, compute, tokens.between) + inputs + attention.kept + copies + tensors * wide,
+        attention_internals=attention.dropped,
         layer_input=compute * tokens.between * model.hidden_size,
         policy_outputs=policy_outputs(model, group, training, grid, fusion=fusion),
         backward=transient * wide + hidden,
-        attention_backward=2 * _scores(group, training, grid) + hidden + buffers - tensors * wide,
+        attention_backward=attention.backward_scores + hidden + buffers - tensors * wide,
         output_gradients=_output_gradients(model, group, training, grid),
     )
 
@@ -189,9 +191,11 @@ def _output_gradients(model: ModelSpec, group: LayerGroup, training: TrainingSpe
     heads, key_heads = attention.num_attention_heads, attention.num_key_value_heads
     cut = (heads + 2 * key_heads + (heads + key_heads) * attention.qk_norm) * attention.head_dim
     cut += feed_forward.intermediate_size * (2 if feed_forward.gated else 1)
-    hidden = 2 * model.hidden_size * (tokens.whole + tokens.between)
-    return BYTES_PER_ELEMENT[training.precision.compute] * (
-        ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + hidden
+    family, compute = FAMILIES[model.family], BYTES_PER_ELEMENT[training.precision.compute]
+    norms = family.num_norms * (max(WIDE_BYTES, compute) if family.wide_norm else compute) * tokens.between
+    outputs = compute * (2 - (grid.sequence_parallel == 0) * model.use_parallel_residual) * tokens.whole
+    return np.asarray(
+        compute * ceil_div(tokens.whole * cut, grid.tensor_parallel_size) + model.hidden_size * (outputs + norms)
     )
 
 
@@ -235,6 +239,8 @@ def torch_end_bytes(
     if accounting.loss_bytes is not None and fusion == "full":
         kept = np.where(parallel > 1, kept, compute)
         gradients = np.where(parallel > 1, gradients, max(compute, accounting.loss_bytes - compute))
+    if model.final_logit_softcapping is not None:
+        kept = kept + compute
     probabilities, logits = loss_bytes(training, grid, kept=kept * columns, beside=gradients * columns)
     return EndBytes(
         kept=_norm_bytes(model, compute, tokens.between) + compute * tokens.whole * model.hidden_size,
@@ -244,50 +250,27 @@ def torch_end_bytes(
     )
 
 
+def _layer_norms(model: ModelSpec, compute: int, tokens: Column) -> Column:
+    """All norms of a layer, equations (1) and (2)."""
+    norms = FAMILIES[model.family].num_norms * _norm_bytes(model, compute, tokens)
+    return norms - compute * model.hidden_size * tokens * model.use_parallel_residual
+
+
 def _norm_bytes(model: ModelSpec, compute: int, tokens: Column) -> Column:
     """One norm, equations (1) and (2), without its output."""
-    if model.norm == "rmsnorm":
-        wide = max(WIDE_BYTES, compute)
-        return tokens * (model.hidden_size * (wide + compute) + wide)
-    return tokens * compute * (model.hidden_size + 2)
-
-
-def _attention_bytes(group: LayerGroup, training: TrainingSpec, grid: Grid) -> tuple[Column, Column]:
-    """Equations (4) to (6) and what of them core-attention recomputation drops."""
-    attention, compute = group.attention, BYTES_PER_ELEMENT[training.precision.compute]
     wide = max(WIDE_BYTES, compute)
-    heads, key_heads, head_dim = attention.num_attention_heads, attention.num_key_value_heads, attention.head_dim
-    tokens = Tokens.of(training, grid).whole
-    share = ceil_div(tokens * heads, grid.tensor_parallel_size)
-    key_share = ceil_div(tokens * key_heads, grid.tensor_parallel_size)
-    norms = np.zeros_like(share)
-    if attention.qk_norm:
-        norms = (share + key_share) * (head_dim * (wide + compute) + wide)
-    inputs = compute * head_dim * (share + 2 * key_share)
-    output = compute * head_dim * share
-    if training.attention_implementation == "fused":
-        internals = wide * share
-        if attention.window is not None and attention.window < training.sequence_length:
-            mask = ceil_div(np.full_like(share, training.sequence_length**2), grid.context_parallel_size)
-            internals += 2 * compute * head_dim * (share - key_share) + compute * mask
-        return norms + inputs + output + internals, internals
-    internals = wide * share * 3 * head_dim + _scores(group, training, grid)
-    return norms + internals + output, internals - inputs
+    if model.norm == "layernorm":
+        return tokens * compute * (model.hidden_size + 2)
+    if FAMILIES[model.family].wide_norm:
+        return tokens * (2 * wide * model.hidden_size + wide) + wide * model.hidden_size
+    return tokens * (model.hidden_size * (wide + compute) + wide)
 
 
-def _scores(group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
-    """One matrix of attention scores for every head; 0 with fused attention."""
-    if training.attention_implementation == "fused":
-        return np.zeros_like(grid.micro_batch_size)
-    wide = max(WIDE_BYTES, BYTES_PER_ELEMENT[training.precision.compute])
-    rows = Tokens.of(training, grid).whole * group.attention.num_attention_heads
-    return wide * training.sequence_length * ceil_div(rows, grid.tensor_parallel_size)
-
-
-def _feed_forward_tensors(group: LayerGroup) -> tuple[int, int]:
+def _feed_forward_tensors(model: ModelSpec, group: LayerGroup) -> tuple[int, int]:
     """Kept and transient tensors of T f / t elements, equations (7), (8) and (10)."""
     feed_forward = group.feed_forward
     tensors = ACTIVATION_TENSORS.get(feed_forward.activation, ONE_KERNEL_TENSORS)
     if feed_forward.gated:
-        return tensors + GATE_TENSORS, 2
+        gate = FAMILIES[model.family].fused_gate and feed_forward.activation in DROP_INPUT
+        return tensors + GATE_TENSORS + gate, 2
     return tensors, 3 if tensors > ONE_KERNEL_TENSORS else 1

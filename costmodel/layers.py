@@ -8,10 +8,7 @@ with sequence parallelism and T without:
     (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s; a rank computes
         1 / c of them
     (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
-    (4) elements moved: norms 2 h T', residual additions 3 x 2 h T' in each direction, activation f T / t, rotary
-        (a + k) d T / t, times the runtime's accesses per element; backward also the sums of input gradients of separate
-        projections (3 h T each) or the joining of query, key and value gradients (2 (a + 2k) d T / t), and one read of every
-        output that has a bias
+    (4) elements moved by everything else: layer_traffic.py
     (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
         moves these bytes inside the weight-gradient products
     (6) head: [T, h] x [h, V / t] and the loss over T V / t logits (T V where the logits are gathered first); over n > 1
@@ -32,6 +29,7 @@ from numpy.typing import NDArray
 
 from costmodel.compute import Column, Roofline, batched_matmul_seconds, matmul_seconds, stream_seconds
 from costmodel.fp8 import cast_bytes
+from costmodel.layer_traffic import CAP_ACCESSES, fuses_projections, moved_bytes, norm_bytes
 from costmodel.specs import BYTES_PER_ELEMENT, AttentionSpec, LayerGroup, ModelSpec, TrainingSpec
 from costmodel.stack import Stack
 
@@ -119,7 +117,7 @@ def layer_passes(
     )
     products, products_backward, flops = (column.sum(axis=0) for column in costs)
     core, core_backward = _attention_passes(group.attention, training, batch=batch, ceiling=ceiling, stack=stack)
-    moved, moved_backward = _moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
+    moved, moved_backward = moved_bytes(model, group, batch=batch, ceiling=ceiling, stack=stack)
     casts, casts_backward = _cast_bytes(training, pairs, batch)
     moved, moved_backward = moved + casts, moved_backward + casts_backward
     again, _, flops_again = (column[1::2].sum(axis=0) for column in costs)
@@ -164,68 +162,17 @@ def _cast_bytes(
     return each * (batch.tokens * inner + weights), each * batch.tokens * outer
 
 
-def fuses_projections(model: ModelSpec, stack: Stack) -> bool:
-    """Whether query, key and value are one product; GPT-2's code always has it so."""
-    return stack.fused_projections > 0 or model.family == "gpt"
-
-
-def norm_bytes(model: ModelSpec, stack: Stack, *, elements: Column, element_bytes: int) -> tuple[Column, Column]:
-    """Bytes moved by a norm over ``elements``, forward and backward; torch's layer norm is one kernel in each direction."""
-    if model.norm == "layernorm":
-        moved = stack.elementwise_traffic * elements * element_bytes
-        return 2.0 * moved, 3.0 * moved
-    moved = stack.elementwise_traffic * elements * max(stack.rmsnorm_least_bytes, element_bytes)
-    return stack.rmsnorm_forward_accesses * moved, stack.rmsnorm_backward_accesses * moved
-
-
-def _moved_bytes(
-    model: ModelSpec, group: LayerGroup, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
-) -> tuple[Column, Column]:
-    """Bytes moved by everything but products and attention, forward and backward, equation (4)."""
-    attention, feed_forward = group.attention, group.feed_forward
-    share, hidden = batch.tokens / batch.tensor_parallel, float(model.hidden_size)
-    heads = (attention.num_attention_heads + attention.num_key_value_heads) * attention.head_dim
-    norms = 2.0 * hidden * batch.shard_tokens + (heads * share if attention.qk_norm else 0.0)
-    norm, norm_backward = norm_bytes(model, stack, elements=norms, element_bytes=ceiling.element_bytes)
-    rotary = 0.0 if model.learned_position_embeddings else heads * share
-    gates, (act, act_backward) = feed_forward.intermediate_size * share, _activation_accesses(group, stack)
-    additions = 6.0 * hidden * batch.shard_tokens
-    if fuses_projections(model, stack):
-        joins = 2.0 * (attention.num_attention_heads + 2 * attention.num_key_value_heads) * attention.head_dim * share
-    else:
-        joins = (2.0 + feed_forward.gated) * 3.0 * hidden * batch.tokens
-    forward = additions + stack.rotary_forward_accesses * rotary + act * gates
-    backward = additions + stack.rotary_backward_accesses * rotary + act_backward * gates + joins
-    backward = backward + _biased_outputs(model, group, batch)
-    width = stack.elementwise_traffic * ceiling.element_bytes
-    return norm + forward * width, norm_backward + backward * width
-
-
-def _activation_accesses(group: LayerGroup, stack: Stack) -> tuple[float, float]:
-    """Accesses per element of the feed-forward's activation, forward and backward; 2 and 3 in one kernel."""
-    if group.feed_forward.gated:
-        return stack.gate_forward_accesses, stack.gate_backward_accesses
-    if group.feed_forward.activation == "gelu_new":
-        return stack.new_gelu_forward_accesses, stack.new_gelu_backward_accesses
-    return 2.0, 3.0
-
-
-def _biased_outputs(model: ModelSpec, group: LayerGroup, batch: MicroBatch) -> Column:
-    """Elements that the bias gradients sum over."""
-    attention, feed_forward = group.attention, group.feed_forward
-    share = batch.tokens / batch.tensor_parallel
-    heads = (attention.num_attention_heads + 2.0 * attention.num_key_value_heads) * attention.head_dim
-    whole = (float(attention.output_bias) + float(feed_forward.bias)) * model.hidden_size * batch.shard_tokens
-    return whole + (attention.qkv_bias * heads + feed_forward.bias * feed_forward.intermediate_size) * share
-
-
 def _attention_passes(
     attention: AttentionSpec, training: TrainingSpec, *, batch: MicroBatch, ceiling: Roofline, stack: Stack
 ) -> tuple[PassCost, PassCost]:
-    """softmax(QK^T)V forward and backward, equation (3); an unfused one also moves the score matrix."""
+    """softmax(QK^T)V forward and backward, equation (3); an unfused one also moves the score matrix.
+
+    Capped scores have no fused kernel.
+    """
     maps = batch.sequences * attention.num_attention_heads / batch.tensor_parallel / batch.context_parallel
     length, zero = float(batch.sequence_length), np.zeros(maps.shape)
-    if training.attention_implementation == "fused":
+    capped = attention.attn_logit_softcapping is not None
+    if training.attention_implementation == "fused" and not capped:
         flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)
         seconds = flops / (ceiling.attention_flops_per_second * _fused_rate(ceiling, stack))
         work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
@@ -234,8 +181,9 @@ def _attention_passes(
     flops = 4.0 * attention.head_dim * maps * length * length
     product = batched_matmul_seconds(ceiling, batch=maps, length=length, head_dim=attention.head_dim)
     scores = stream_seconds(ceiling, maps * length * length * stack.score_traffic_bytes)
-    forward = PassCost(matmul=zero, attention=2.0 * product + scores, stream=zero, flops=flops)
-    backward_seconds = 4.0 * product + scores * stack.score_backward_ratio
+    cap = stream_seconds(ceiling, maps * length * length * ceiling.element_bytes * stack.elementwise_traffic * capped)
+    forward = PassCost(matmul=zero, attention=2.0 * product + scores + CAP_ACCESSES[0] * cap, stream=zero, flops=flops)
+    backward_seconds = 4.0 * product + scores * stack.score_backward_ratio + CAP_ACCESSES[1] * cap
     return forward, PassCost(matmul=zero, attention=backward_seconds, stream=zero, flops=2.0 * flops)
 
 
@@ -280,9 +228,11 @@ def head_passes(
     logits = batch.tokens * np.where(batch.loss_parallel > 0, columns, float(model.padded_vocab_size))
     elements = batch.shard_tokens * model.hidden_size
     norm, norm_backward = norm_bytes(model, stack, elements=elements, element_bytes=ceiling.element_bytes)
-    forward = stream_seconds(ceiling, norm + logits * stack.logits_forward_bytes)
-    repeated = again * logits * stack.logits_forward_bytes
-    backward = stream_seconds(ceiling, norm_backward + logits * stack.logits_backward_bytes + repeated)
+    cap = ceiling.element_bytes * stack.elementwise_traffic * (model.final_logit_softcapping is not None)
+    loss = logits * (stack.logits_forward_bytes + CAP_ACCESSES[0] * cap)
+    loss_backward = logits * (stack.logits_backward_bytes + CAP_ACCESSES[1] * cap)
+    forward = stream_seconds(ceiling, norm + loss)
+    backward = stream_seconds(ceiling, norm_backward + loss_backward + again * loss)
     return (
         PassCost(matmul=product, attention=zero, stream=forward, flops=flops),
         PassCost(

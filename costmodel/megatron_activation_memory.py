@@ -49,7 +49,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.activation_memory import WIDE_BYTES, EndBytes, LayerBytes, Tokens, loss_bytes, policy_outputs
+from costmodel.activation_memory import EndBytes, LayerBytes, Tokens, loss_bytes, policy_outputs
+from costmodel.attention_memory import WIDE_BYTES
 from costmodel.context_parallel import context_buffers
 from costmodel.fp8 import FP8_BYTES
 from costmodel.runtimes.grid import Grid

@@ -143,8 +143,9 @@ def _tensor_sizes(tensor: ParameterTensor, cut: Cut) -> Sizes:
     one = np.ones_like(cut.tensor_parallel_size)
     extents = [extent * one for extent in tensor.shape]
     if (dim := tensor.tensor_parallel_dim) is not None:
-        block = tensor.shape[dim] // tensor.split_parts
-        extents[dim] = tensor.split_parts * part_of(block, cut.tensor_parallel_size, cut.tensor_parallel_index)
+        blocks = tensor.parts or (tensor.shape[dim],)
+        cuts = (part_of(block, cut.tensor_parallel_size, cut.tensor_parallel_index) for block in blocks)
+        extents[dim] = np.sum(list(cuts), axis=0)
     rest = np.prod(extents[1:], axis=0, dtype=np.int64) * one
     padded = ceil_div(extents[0], cut.shard_size) * rest
     own = part_of(extents[0], cut.shard_size, cut.shard_index) * rest

@@ -56,6 +56,14 @@ class Stack:
         backward_operations_llama: the same backward.
         forward_operations_gpt: of one layer without them.
         backward_operations_gpt: the same backward.
+        forward_operations_gemma: of one layer with four norms and capped scores (gemma2).
+        backward_operations_gemma: the same backward.
+        forward_operations_phi: of one layer with fused projections, rotary embeddings and a gate (phi3).
+        backward_operations_phi: the same backward.
+        forward_operations_neox: of one layer with fused projections, rotary embeddings and layer norms (gpt_neox).
+        backward_operations_neox: the same backward.
+        forward_operations_opt: of one layer with separate projections and layer norms (opt).
+        backward_operations_opt: the same backward.
         end_operations: of the embedding and of the head with the loss, each, forward and backward together.
         projection_operations: extra per projection, forward and backward together, under tensor parallelism.
         sequence_operations: extra per layer, forward and backward together, under sequence parallelism.
@@ -112,6 +120,14 @@ class Stack:
     backward_operations_llama: float
     forward_operations_gpt: float
     backward_operations_gpt: float
+    forward_operations_gemma: float
+    backward_operations_gemma: float
+    forward_operations_phi: float
+    backward_operations_phi: float
+    forward_operations_neox: float
+    backward_operations_neox: float
+    forward_operations_opt: float
+    backward_operations_opt: float
     end_operations: float
     projection_operations: float
     sequence_operations: float
@@ -130,6 +146,10 @@ class Stack:
     pipeline_reduce_overlap: float
     gather_overlap: float
     optimizer_traffic_factor: float
+
+    def layer_operations(self, family: str) -> tuple[float, float]:
+        """Operations of one layer of a model family, forward and backward."""
+        return getattr(self, f"forward_operations_{family}"), getattr(self, f"backward_operations_{family}")
 
 
 _KERNELS = tuple(

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
 from costmodel.compute import Column, Roofline, smooth_maximum
 from costmodel.context_parallel import REPEATS_ATTENTION, ContextTimes, context_bytes, context_seconds
+from costmodel.layer_traffic import fuses_projections
 from costmodel.layers import (
     MicroBatch,
     PassCost,
     accumulation_seconds,
     embedding_passes,
-    fuses_projections,
     head_passes,
     layer_passes,
     projections,
@@ -274,9 +274,7 @@ class _Builder:
     def _operations(self, model: ModelSpec, group: LayerGroup) -> tuple[Column, Column]:
         """Operations the host issues for one layer, forward and backward; a third of what comes in pairs is forward."""
         stack, batch = self.stack, self.batch
-        llama = model.family == "llama"
-        forward = stack.forward_operations_llama if llama else stack.forward_operations_gpt
-        backward = stack.backward_operations_llama if llama else stack.backward_operations_gpt
+        forward, backward = stack.layer_operations(model.family)
         products = len(projections(model, group, batch.tensor_parallel, fused=fuses_projections(model, stack)))
         pairs = (
             products * stack.projection_operations * (batch.tensor_parallel > 1)

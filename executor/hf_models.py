@@ -9,6 +9,7 @@ tensor, either hidden states or the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,12 +30,20 @@ DTYPES: Mapping[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-_DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
+_DROPOUTS = (
+    "attention_dropout",
+    "attn_pdrop",
+    "embd_pdrop",
+    "resid_pdrop",
+    "hidden_dropout",
+    "dropout",
+    "layerdrop",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleNames:
-    """What a model type calls its parts inside ``base``."""
+    """What a model type calls its parts inside ``base``; ``position_offset`` rows of its table precede position 0's."""
 
     base: str
     token_embedding: str
@@ -43,6 +52,7 @@ class ModuleNames:
     norm: str
     rotary: str | None
     head: str = "lm_head"
+    position_offset: int = 0
 
     @property
     def embedding_weight(self) -> str:
@@ -57,12 +67,20 @@ class ModuleNames:
 
 _LLAMA = ModuleNames("model", "embed_tokens", None, "layers", "norm", "rotary_emb")
 _GPT2 = ModuleNames("transformer", "wte", "wpe", "h", "ln_f", None)
+_NEOX = ModuleNames("gpt_neox", "embed_in", None, "layers", "final_layer_norm", "rotary_emb")
+_OPT = ModuleNames(
+    "model.decoder", "embed_tokens", "embed_positions", "layers", "final_layer_norm", None, position_offset=2
+)
 MODEL_TYPES: Mapping[str, ModuleNames] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "gemma2": _LLAMA,
+    "phi3": _LLAMA,
     "gpt2": _GPT2,
+    "gpt_neox": _NEOX,
+    "opt": _OPT,
 }
 
 
@@ -79,7 +97,7 @@ def module_names(model: ModelSpec) -> ModuleNames:
 
 def original_config(model: ModelSpec) -> Any:
     """The model's `transformers` config as it was given, with the vocabulary that its tables have."""
-    config = CONFIG_MAPPING[model.model_type].from_dict(dict(model.hf_config))
+    config = CONFIG_MAPPING[model.model_type].from_dict(deepcopy(model.hf_config))  # it changes nested objects
     config.vocab_size = model.padded_vocab_size
     config.tie_word_embeddings = model.tie_word_embeddings
     return config
@@ -106,12 +124,20 @@ def build_whole_model(model: ModelSpec, dtype: torch.dtype) -> Any:
         InputError: when the executor cannot run the model's type.
     """
     module_names(model)
+    config = build_config(model)
     with torch.device("meta"):
-        whole: Any = AutoModelForCausalLM.from_config(build_config(model), dtype=dtype, attn_implementation="sdpa")
+        whole: Any = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=attention_implementation(config)
+        )
     if dtype == torch.float64:
         keep_norms_in_double(whole)
     whole.train()
     return whole
+
+
+def attention_implementation(config: Any) -> str:
+    """The attention function of a plain `transformers` model: gemma2 has no other than its own."""
+    return "eager" if config.model_type == "gemma2" else "sdpa"
 
 
 def keep_norms_in_double(model: nn.Module) -> None:
@@ -126,7 +152,10 @@ def keep_norms_in_double(model: nn.Module) -> None:
 
 
 def _rms_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
-    return norm.weight * (hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + norm.variance_epsilon))
+    """gemma2's norms, whose constant is called ``eps``, multiply by 1 + weight."""
+    centred = hasattr(norm, "eps")
+    epsilon, weight = (norm.eps, 1.0 + norm.weight) if centred else (norm.variance_epsilon, norm.weight)
+    return weight * (hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + epsilon))
 
 
 class Stage(nn.Module):
@@ -146,6 +175,7 @@ class Stage(nn.Module):
         self.spec = stage
         self.sequence_length = plan.training.sequence_length
         self.num_micro_batches = plan.parallel.num_micro_batches
+        self.logit_cap = plan.model.final_logit_softcapping
         self.windows = [plan.model.layer(index).attention.window for index in range(stage.start, stage.stop)]
         self.positions = slice(0, self.sequence_length)
         whole = build_whole_model(plan.model, DTYPES[plan.training.precision.parameter])
@@ -154,20 +184,32 @@ class Stage(nn.Module):
         self._take_parts(whole)
 
     def _take_parts(self, whole: nn.Module) -> None:
-        base, kept = getattr(whole, self.names.base), nn.Module()
+        base, kept = whole.get_submodule(self.names.base), nn.Module()
         if self.spec.embedding:
             self._move(base, kept, self.names.token_embedding)
             self._move(base, kept, self.names.position_embedding)
+            if self.names.position_offset:  # opt's own forward makes positions of an attention mask
+                table = getattr(kept, str(self.names.position_embedding))
+                table.forward = partial(nn.Embedding.forward, table)
         layers = getattr(base, self.names.layers)
         own = {str(index): layers[index] for index in range(self.spec.start, self.spec.stop)}
         setattr(kept, self.names.layers, nn.ModuleDict(own))
         if self.spec.head:
             self._move(base, kept, self.names.norm)
-        setattr(self, self.names.base, kept)
+        self._hold(self.names.base, kept)
         if self.spec.head:
             self._move(whole, self, self.names.head)
         self._move(base, kept, self.names.rotary)
         self.tie()
+
+    def _hold(self, path: str, module: nn.Module) -> None:
+        """Make ``module`` the submodule at a dotted path; what lies between is empty."""
+        *between, name = path.split(".")
+        target: nn.Module = self
+        for part in between:
+            setattr(target, part, nn.Module())
+            target = getattr(target, part)
+        setattr(target, name, module)
 
     @staticmethod
     def _move(source: nn.Module, target: nn.Module, name: str | None) -> None:
@@ -177,7 +219,7 @@ class Stage(nn.Module):
     @property
     def base(self) -> nn.Module:
         """The container of everything but the head."""
-        return getattr(self, self.names.base)
+        return self.get_submodule(self.names.base)
 
     @property
     def layers(self) -> nn.ModuleDict:
@@ -207,9 +249,13 @@ class Stage(nn.Module):
         materialise(self, device)
         self.tie()
         if self.names.rotary is not None:
-            # Rotary tables are computed, not loaded: meta tensors have lost them.
+            # Rotary tables and gemma2's factor are computed, not loaded: meta tensors have lost them.
             rotary_type = type(getattr(self.base, self.names.rotary))
             setattr(self.base, self.names.rotary, rotary_type(self.config).to(device))
+        if self.spec.embedding and isinstance(
+            scale := getattr(self.token_embedding, "embed_scale", None), torch.Tensor
+        ):
+            scale.fill_(self.config.hidden_size**0.5)
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Run the stage on one micro batch; ``targets`` [micro batch, sequence] is read only with the head."""
@@ -221,13 +267,16 @@ class Stage(nn.Module):
             return hidden
         assert targets is not None  # the training run hands targets to the stage with the head
         logits = self.head(getattr(self.base, self.names.norm)(hidden))
+        if self.logit_cap is not None:
+            logits = torch.tanh(logits / self.logit_cap) * self.logit_cap
         return micro_batch_loss(logits, targets, num_micro_batches=self.num_micro_batches)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden: torch.Tensor = self.token_embedding(tokens)
         if self.names.position_embedding is not None:
             positions = torch.arange(self.sequence_length, device=tokens.device)[self.positions].unsqueeze(0)
-            hidden = hidden + getattr(self.base, self.names.position_embedding)(positions)
+            table = getattr(self.base, self.names.position_embedding)
+            hidden = hidden + table(positions + self.names.position_offset)
         return hidden
 
     def _position_arguments(self, hidden: torch.Tensor) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from costmodel.specs import RecomputeSpec
 from executor.adapter import checkpoint_layer
@@ -23,14 +23,52 @@ AttentionOutput = tuple[torch.Tensor, None]
 
 
 def fused_attention(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
-    """Attention by the fastest fused kernel of the device; no score matrix in memory."""
+    """Attention by the fastest fused kernel of the device; no score matrix in memory unless the scores are capped."""
+    if options.get("softcap") is not None:
+        return softcapped_attention(*inputs, **options)
     return sdpa_attention_forward(module, *inputs, **options)
 
 
 def unfused_attention(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:
     """Attention that materialises the score matrix [micro batch, heads, sequence, sequence]."""
+    if options.get("softcap") is not None:
+        return softcapped_attention(*inputs, **options)
     with sdpa_kernel(SDPBackend.MATH):
         return sdpa_attention_forward(module, *inputs, **options)
+
+
+def softcapped_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    softcap: float,
+    **_: Any,
+) -> AttentionOutput:
+    """softmax(c tanh(Q K^T / c)) V with causal Q K^T, as gemma2's own eager attention computes it.
+
+    No fused kernel of torch 2.13 caps scores (`transformers` refuses sdpa for gemma2), so the score matrix is in memory.
+
+    Args:
+        query: [micro batch, heads, sequence, head size].
+        key: [micro batch, key-value heads, sequence, head size].
+        value: as ``key``.
+        mask: what each token sees, bool [1, 1, sequence, sequence]; None is causal.
+        scaling: factor of the scores before the cap.
+        softcap: c.
+    """
+    groups, length = query.shape[1] // key.shape[1], query.shape[2]
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    scores = query @ key.transpose(2, 3) * scaling
+    scores = torch.tanh(scores / softcap) * softcap
+    seen = torch.ones(length, length, dtype=torch.bool, device=query.device).tril() if mask is None else mask
+    # Added, not filled in: autograd would keep the mask for a fill.
+    unseen = torch.zeros_like(seen, dtype=scores.dtype).masked_fill_(~seen, torch.finfo(scores.dtype).min)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    probabilities = (scores + unseen).softmax(-1, dtype=wide).to(query.dtype)
+    return (probabilities @ value).transpose(1, 2).contiguous(), None
 
 
 def fused_attention_recomputed(module: nn.Module, *inputs: Any, **options: Any) -> AttentionOutput:

@@ -53,6 +53,19 @@ class ConfigReader:
             return None
         return self.integer(name, maximum=maximum)
 
+    def optional_positive(self, name: str, default: float | None) -> float | None:
+        """A positive decimal number (transformers refuses integers here) that may be null, which yields None.
+
+        Raises:
+            InputError: see above.
+        """
+        value = self.config.get(name, default)
+        if value is None:
+            return None
+        if not isinstance(value, float) or value <= 0:
+            self.refuse(name, "null or a positive decimal number such as 30.0")
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         """A boolean field.
 

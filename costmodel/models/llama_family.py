@@ -8,10 +8,14 @@ config.json lacks them and a default would plan another model than the one meant
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 
-from pydantic import JsonValue
-
+from costmodel.models.config_checks import (
+    check_key_value_heads,
+    check_padding_token,
+    check_rotary,
+    sliding_layers,
+    window_groups,
+)
 from costmodel.models.config_reader import (
     ACTIVATIONS,
     MAX_HEAD_DIM,
@@ -20,11 +24,9 @@ from costmodel.models.config_reader import (
     MAX_LAYERS,
     MAX_TOKENS,
     ConfigReader,
-    show,
 )
 from costmodel.specs import AttentionSpec, FeedForwardSpec, InputError, LayerGroup, ModelSpec
 
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _LAYER_TYPES = {"full_attention": False, "attention": False, "sliding_attention": True}
 
 
@@ -68,7 +70,7 @@ def build_llama_family(reader: ConfigReader, model_type: str, *, name: str) -> M
     _check_numerics(reader)
     hidden_size = reader.integer("hidden_size", maximum=MAX_HIDDEN_SIZE)
     vocab_size = reader.integer("vocab_size")
-    _check_padding_token(reader, vocab_size)
+    check_padding_token(reader, vocab_size)
     return ModelSpec(
         name=name,
         family="llama",
@@ -102,14 +104,7 @@ def _layers(reader: ConfigReader, model_type: str, hidden_size: int) -> tuple[La
         activation=reader.choice("hidden_act", "silu", ACTIVATIONS),
         bias=_DEFAULTS[model_type].mlp_bias and reader.flag("mlp_bias", False),
     )
-    return tuple(
-        LayerGroup(
-            count=len(list(run)),
-            attention=attention.model_copy(update={"window": window}),
-            feed_forward=feed_forward,
-        )
-        for window, run in groupby(windows)
-    )
+    return window_groups(windows, attention, feed_forward)
 
 
 def _attention(reader: ConfigReader, defaults: _Defaults, hidden_size: int) -> AttentionSpec:
@@ -118,12 +113,7 @@ def _attention(reader: ConfigReader, defaults: _Defaults, hidden_size: int) -> A
         key_value_heads = reader.optional_integer("num_key_value_heads", defaults.num_key_value_heads) or heads
     else:
         key_value_heads = reader.integer("num_key_value_heads", defaults.num_key_value_heads)
-    if heads % key_value_heads:
-        raise InputError(
-            f"{reader.where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}; "
-            f"needed a number of key-value heads that divides {heads}"
-            + ("" if "num_key_value_heads" in reader.config else " (the field is absent: this is its default)")
-        )
+    check_key_value_heads(reader, heads, key_value_heads)
     bias = reader.flag("attention_bias", False) if defaults.qkv_bias is None else defaults.qkv_bias
     return AttentionSpec(
         num_attention_heads=heads,
@@ -159,15 +149,9 @@ def _qwen_windows(reader: ConfigReader, num_layers: int) -> list[int | None]:
     if not reader.flag("use_sliding_window", False):
         window = None
     first = reader.integer("max_window_layers", 28, minimum=0, maximum=MAX_TOKENS)
-    kinds = reader.config.get("layer_types")
-    if kinds is None:
+    if reader.config.get("layer_types") is None:
         return [window if index >= first else None for index in range(num_layers)]
-    known = ", ".join(sorted(_LAYER_TYPES))
-    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind in _LAYER_TYPES for kind in kinds):
-        reader.refuse("layer_types", f"a list with one of {known} for every layer")
-    if len(kinds) != num_layers:
-        raise InputError(f"{reader.where}: layer_types has {len(kinds)} entries; needed num_hidden_layers {num_layers}")
-    sliding = [_LAYER_TYPES[str(kind)] for kind in kinds]
+    sliding = sliding_layers(reader, num_layers, _LAYER_TYPES)
     if window is None and any(sliding):
         raise InputError(
             f"{reader.where}: layer_types names sliding_attention, but no window is set; "
@@ -181,26 +165,4 @@ def _check_numerics(reader: ConfigReader) -> None:
     reader.check_positive("rms_norm_eps")
     reader.check_fraction("initializer_range")
     reader.check_fraction("attention_dropout", nullable=reader.config.get("model_type") == "llama")
-    _check_theta(reader, reader.config.get("rope_theta"), "rope_theta")
-    for field in ("rope_parameters", "rope_scaling"):
-        rope = reader.config.get(field)
-        if rope is None:
-            continue
-        if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) not in ROPE_TYPES:
-            reader.refuse(field, f"null or an object whose rope_type is one of {', '.join(ROPE_TYPES)}")
-        _check_theta(reader, rope.get("rope_theta"), f"{field}.rope_theta")
-
-
-def _check_theta(reader: ConfigReader, value: JsonValue, name: str) -> None:
-    if value is None:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
-        raise InputError(f"{reader.where}: {name}: found {show(value)}; needed a positive number such as 10000.0")
-
-
-def _check_padding_token(reader: ConfigReader, vocab_size: int) -> None:
-    token = reader.config.get("pad_token_id")
-    if token is None:
-        return
-    if not isinstance(token, int) or isinstance(token, bool) or not -vocab_size <= token < vocab_size:
-        reader.refuse("pad_token_id", f"null or a token of the vocabulary, below vocab_size {vocab_size}")
+    check_rotary(reader)

@@ -12,15 +12,23 @@ from pydantic import JsonValue, ValidationError
 from costmodel.models.catalogue import KnownModel, find_model, known_models
 from costmodel.models.config_file import read_config
 from costmodel.models.config_reader import ConfigReader, show
+from costmodel.models.gemma_family import build_gemma2
 from costmodel.models.gpt_family import build_gpt2, build_megatron_gpt
 from costmodel.models.llama_family import MODEL_TYPES, build_llama_family
+from costmodel.models.neox_family import build_gpt_neox
+from costmodel.models.opt_family import build_opt
 from costmodel.models.parameters import num_parameters
+from costmodel.models.phi_family import build_phi3
 from costmodel.specs import InputError, ModelSpec, Spec
 from hardware_profiles.errors import close_matches, explain_validation_error, show_value
 
 _BUILDERS: dict[str, Callable[..., ModelSpec]] = {
+    "gemma2": build_gemma2,
     "gpt2": build_gpt2,
+    "gpt_neox": build_gpt_neox,
     "megatron-gpt": build_megatron_gpt,
+    "opt": build_opt,
+    "phi3": build_phi3,
     **{name: partial(build_llama_family, model_type=name) for name in MODEL_TYPES},
 }
 # Fields that turn a supported model_type into another model.

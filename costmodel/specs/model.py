@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue, PositiveInt
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
 from hardware_profiles.spec import Spec
 
 
 class AttentionSpec(Spec):
-    """Grouped-query attention (multi-head when the two head counts agree); ``window`` is the sliding window in tokens."""
+    """Grouped-query attention (multi-head when the two head counts agree); ``window`` is the sliding window in tokens.
+
+    ``partial_rotary_factor`` is the share of every head that rotary positions turn. With ``attn_logit_softcapping`` c the
+    scores x become c tanh(x / c) before the softmax.
+    """
 
     kind: Literal["gqa"] = "gqa"
     num_attention_heads: PositiveInt
@@ -24,6 +28,8 @@ class AttentionSpec(Spec):
     qk_norm: bool = False
     window: PositiveInt | None = None
     causal: Literal[True] = True
+    partial_rotary_factor: float = Field(default=1.0, ge=0, le=1)
+    attn_logit_softcapping: PositiveFloat | None = None
 
 
 class FeedForwardSpec(Spec):
@@ -50,12 +56,13 @@ class LayerGroup(Spec):
 class ModelSpec(Spec):
     """A model; ``hf_config`` is the verbatim config.json from which the executor builds it.
 
+    ``family`` says how its layers are made and what their tensors are called (`costmodel.models.families`).
     ``padded_vocab_size`` is the number of rows of the embedding table actually allocated (Megatron
     pads to a multiple of 128 x tensor_parallel_size; 51,200 in the published runs).
     """
 
     name: str
-    family: Literal["llama", "gpt"]
+    family: Literal["llama", "gpt", "gemma", "phi", "neox", "opt"]
     model_type: str
     hidden_size: PositiveInt
     vocab_size: PositiveInt
@@ -64,6 +71,8 @@ class ModelSpec(Spec):
     learned_position_embeddings: bool
     norm: Literal["rmsnorm", "layernorm"]
     tie_word_embeddings: bool
+    use_parallel_residual: bool = False
+    final_logit_softcapping: PositiveFloat | None = None
     layers: tuple[LayerGroup, ...] = Field(min_length=1)
     hf_config: dict[str, JsonValue]
     weights_path: str | None = None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_worlds import gpt, make_plan
+from saved_tensors import BATCH, SEQUENCE, grid_of, one_device, run_transformers
 
 from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
 from costmodel.in_flight import in_flight, in_flight_of_chunk
@@ -18,10 +19,9 @@ from costmodel.models.loader import build_model
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.schedules import rank_operations
-from costmodel.specs import MemoryAccounting, ModelSpec, ParallelConfig, TrainingSpec
+from costmodel.specs import MemoryAccounting, ModelSpec, TrainingSpec
 
 GIB = 2**30
-BATCH, SEQUENCE = 2, 64
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -60,64 +60,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
     "gpt2-relu": {**GPT2, "activation_function": "relu"},
 }
-
-
-def one_device(runtime: str, precision: str, *, attention: str = "fused", sequence: int = SEQUENCE) -> TrainingSpec:
-    return TrainingSpec(
-        global_batch_size=BATCH,
-        sequence_length=sequence,
-        precision=load_runtime(runtime).precisions[precision],
-        attention_implementation=attention,
-    )
-
-
-def grid_of(**sizes: Any) -> Grid:
-    return Grid.from_parallel(ParallelConfig(**sizes), "none")
-
-
-class Saved:
-    """Bytes of distinct storages that autograd saves, by what was running; weights and buffers left out."""
-
-    def __init__(self, model: Any) -> None:
-        self.owned = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-        self.seen: dict[int, Any] = {}
-        self.bytes: dict[str, int] = {}
-        self.running = "start"
-
-    def pack(self, tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.owned and storage._cdata not in self.seen:
-            self.seen[storage._cdata] = storage
-            self.bytes[self.running] = self.bytes.get(self.running, 0) + storage.nbytes()
-        return tensor
-
-
-def run_transformers(config: dict[str, Any], precision: str, attention: str) -> dict[str, int]:
-    """Forward and loss of the executor's one stage of a real model; bytes saved in layer 1 and after the last layer."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from torch.autograd.graph import saved_tensors_hooks
-
-    from executor.hf_models import DTYPES, Stage
-
-    plan = make_plan(
-        build_model(config, name="model"),
-        precision="fp64" if precision == "fp64" else "fp32",
-        sequence=SEQUENCE,
-        micro_batch_size=BATCH,
-        training={"attention_implementation": attention},
-    )
-    stage = Stage(plan, plan.stages[0])
-    stage.materialise(torch.device("cpu"))
-    stage = stage.to(DTYPES[precision])
-    saved = Saved(stage)
-    for index, layer in enumerate(stage.layers.values()):
-        layer.register_forward_pre_hook(lambda *_, index=index: setattr(saved, "running", f"layer {index}"))
-        layer.register_forward_hook(lambda *_: setattr(saved, "running", "after"))
-    tokens = torch.randint(0, config["vocab_size"], (BATCH, SEQUENCE))
-    with saved_tensors_hooks(saved.pack, lambda tensor: tensor):
-        stage(tokens, tokens)
-    return saved.bytes
 
 
 @pytest.mark.parametrize(

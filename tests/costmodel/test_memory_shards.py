@@ -58,7 +58,7 @@ def test_padded_shards_by_hand() -> None:
 
 
 def test_a_fused_tensor_is_cut_block_by_block() -> None:
-    fused = ParameterTensor("c_attn", (64, 192), 1, split_parts=3)
+    fused = ParameterTensor("c_attn", (64, 192), 1, parts=(64, 64, 64))
     assert int(tensors_sizes([fused], cut(4)).local[0]) == 64 * 3 * 16
 
 

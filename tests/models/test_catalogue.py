@@ -54,6 +54,24 @@ PUBLISHED_COUNTS = {
     "qwen2.5-72b": 72_706_203_648,
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "phi-3-mini-4k": 3_821_079_552,
+    "phi-3-medium-4k": 13_960_238_080,
+    "phi-4": 14_659_507_200,
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    # The pythia repository's README counts total parameters, arXiv 2204.06745 those of GPT-NeoX-20B.
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
+    "gpt-neox-20b": 20_554_567_680,
 }
 
 
@@ -99,7 +117,7 @@ def test_gpt3_has_padded_rows_and_its_own_tokens() -> None:
 def test_every_name_loads_and_has_a_source() -> None:
     entries = describe_models()
     assert tuple(entry.name for entry in entries) == list_models()
-    assert len(entries) >= 42
+    assert len(entries) >= 64
     for entry in entries:
         model = load_model(entry.name)
         assert model.name == entry.name

@@ -175,7 +175,7 @@ def test_an_unreadable_file_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["mixtral", "gemma2", "bert", "deepseek_v3", "t5", "Llama", "", None, 7, ["llama"]]
+    "model_type", ["mixtral", "gemma3", "phi3small", "bert", "deepseek_v3", "t5", "Llama", "", None, 7, ["llama"]]
 )
 def test_unsupported_model_types_list_the_supported(model_type: Any) -> None:
     with pytest.raises(InputError, match="is not supported") as caught:
