@@ -10,7 +10,15 @@ from executor.data import GlobalBatches, Tokens
 from executor.token_files import is_token_file
 from executor.tokenize import load_tokens, read_documents
 
-_DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
+_DROPOUT_FIELDS = (
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "attention_dropout",
+    "hidden_dropout",
+    "dropout",
+    "layerdrop",
+)
 
 
 def find_lack(plan: Plan) -> Rejection | None:

@@ -24,7 +24,16 @@ def _gpt2(config: Any) -> dict[str, Fused]:
     return {".c_attn.weight": parts, ".c_attn.bias": parts}
 
 
-_BY_MODEL_TYPE: Mapping[str, Callable[[Any], dict[str, Fused]]] = {"gpt2": _gpt2}
+def _phi3(config: Any) -> dict[str, Fused]:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    query, key = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    return {
+        ".qkv_proj.weight": Fused(0, (query, key, key)),
+        ".gate_up_proj.weight": Fused(0, (config.intermediate_size,) * 2),
+    }
+
+
+_BY_MODEL_TYPE: Mapping[str, Callable[[Any], dict[str, Fused]]] = {"gpt2": _gpt2, "phi3": _phi3}
 
 
 def fused_tensors(config: Any) -> dict[str, Fused]:

@@ -4,8 +4,9 @@ Every value depends on (seed, fully qualified name, shape) alone, so all plans s
 on the CPU in float32, in blocks of rows that each have their own generator, and a process draws only the blocks it holds
 part of: no process ever holds the whole model.
 
-The distribution is Hugging Face's: normal with the config's ``initializer_range`` for matrices (divided by sqrt(2 layers)
-for GPT-2's two projections onto the residual stream), ones for norms, zeros for biases.
+The distribution is Hugging Face's: normal with the config's ``initializer_range`` (opt: ``init_std``) for matrices (divided by
+sqrt(2 layers) for GPT-2's two projections onto the residual stream), ones for norms (gemma2's, which multiply by 1 + weight:
+zeros), zeros for biases.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from costmodel.specs import InputError
 from executor.sharding import Layout
 
 _BLOCK_ELEMENTS = 1 << 22
+_OTHER_NAMES = {"lm_head.weight": ("embed_out.weight",)}  # gpt_neox on disk; transformers renames it on loading
 
 
 class WeightSource(Protocol):
@@ -39,7 +41,8 @@ class RandomWeights:
 
     def __init__(self, seed: int, config: Any) -> None:
         self.seed = seed
-        self.spread = float(config.initializer_range)
+        self.spread = float(config.init_std if config.model_type == "opt" else config.initializer_range)
+        self.norm_weight = 0.0 if config.model_type == "gemma2" else 1.0
         self.residual_spread = self.spread
         if config.model_type == "gpt2":
             self.residual_spread = self.spread / math.sqrt(2 * config.num_hidden_layers)
@@ -47,7 +50,7 @@ class RandomWeights:
     def rows(self, name: str, shape: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
         """See `WeightSource`."""
         if len(shape) == 1:
-            return torch.full((stop - start,), 0.0 if name.endswith("bias") else 1.0)
+            return torch.full((stop - start,), 0.0 if name.endswith("bias") else self.norm_weight)
         result = torch.empty((stop - start, *shape[1:]))
         step = max(1, _BLOCK_ELEMENTS // math.prod(shape[1:]))
         for low in range(start // step * step, stop, step):
@@ -72,7 +75,7 @@ class SafetensorsWeights:
     """
 
     def __init__(self, folder: str, *, base: str) -> None:
-        self.folder, self.base = folder, base
+        self.folder, self.prefix = folder, f"{base.partition('.')[0]}."
         self._files: dict[str, Any] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
             try:
@@ -85,7 +88,8 @@ class SafetensorsWeights:
 
     def rows(self, name: str, shape: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
         """See `WeightSource`. A checkpoint of the bare model lacks the base's prefix; both spellings are read."""
-        found = next((key for key in (name, name.removeprefix(f"{self.base}.")) if key in self._files), None)
+        spellings = (name, name.removeprefix(self.prefix), *_OTHER_NAMES.get(name, ()))
+        found = next((key for key in spellings if key in self._files), None)
         if found is None:
             raise InputError(f"weights folder {self.folder} lacks the tensor {name}")
         part = self._files[found].get_slice(found)

@@ -88,11 +88,19 @@ def build_plain_model(plan: Plan, seed: int) -> nn.Module:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from executor.hf_models import DTYPES, build_config, keep_norms_in_double, module_names
+    from executor.hf_models import (
+        DTYPES,
+        attention_implementation,
+        build_config,
+        keep_norms_in_double,
+        module_names,
+    )
     from executor.initialize import RandomWeights, SafetensorsWeights, WeightSource
 
     config, dtype = build_config(plan.model), DTYPES[plan.training.precision.parameter]
-    model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model: nn.Module = AutoModelForCausalLM.from_config(
+        config, dtype=dtype, attn_implementation=attention_implementation(config)
+    )
     if dtype == torch.float64:
         keep_norms_in_double(model)
     source: WeightSource = RandomWeights(seed, config)

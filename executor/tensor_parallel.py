@@ -22,15 +22,13 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
 
 from costmodel.specs import ParallelConfig
-from executor.gpt2_tensor_parallel import gpt2_layer_styles, keep_whole_heads
 from executor.hf_models import Stage
+from executor.layer_styles import layer_styles, tell_local_heads
 from executor.mesh import Mesh
 
 _PER_HEAD_NORMS = (".q_norm.weight", ".k_norm.weight")
@@ -42,11 +40,10 @@ def wrap_tensor_parallel(stage: Stage, parallel: ParallelConfig, mesh: Mesh) -> 
     if size == 1:
         return
     residual = Shard(1) if parallel.sequence_parallel else Replicate()
-    layer_styles = gpt2_layer_styles(residual) if stage.config.model_type == "gpt2" else _llama_layer_styles(residual)
+    model_type = stage.config.model_type
     for layer in stage.layers.values():
-        if stage.config.model_type == "gpt2":
-            keep_whole_heads(layer, size)
-        _apply(layer, mesh["tp"], layer_styles)
+        tell_local_heads(layer, model_type, size)
+        _apply(layer, mesh["tp"], layer_styles(model_type, residual))
     _apply(stage, mesh["tp"], _outer_styles(stage, parallel, residual))
     if parallel.sequence_parallel:
         share = stage.sequence_length // size
@@ -57,28 +54,6 @@ def wrap_tensor_parallel(stage: Stage, parallel: ParallelConfig, mesh: Mesh) -> 
 def _apply(module: nn.Module, mesh: DeviceMesh, styles: Mapping[str, ParallelStyle]) -> None:
     if styles:
         parallelize_module(module, mesh, dict(styles), src_data_rank=None)
-
-
-def _llama_layer_styles(residual: Placement) -> dict[str, ParallelStyle]:
-    """One all-gather serves q, k and v, and one gate and up: the module that holds them gathers its input."""
-    whole = Replicate()
-    styles: dict[str, ParallelStyle] = {
-        "self_attn": PrepareModuleInput(
-            input_kwarg_layouts={"hidden_states": residual}, desired_input_kwarg_layouts={"hidden_states": whole}
-        ),
-        "self_attn.q_proj": ColwiseParallel(),
-        "self_attn.k_proj": ColwiseParallel(),
-        "self_attn.v_proj": ColwiseParallel(),
-        "self_attn.o_proj": RowwiseParallel(output_layouts=residual),
-        "mlp": PrepareModuleInput(input_layouts=(residual,), desired_input_layouts=(whole,)),
-        "mlp.gate_proj": ColwiseParallel(),
-        "mlp.up_proj": ColwiseParallel(),
-        "mlp.down_proj": RowwiseParallel(output_layouts=residual),
-    }
-    if isinstance(residual, Shard):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            styles[norm] = SequenceParallel(use_local_output=True)
-    return styles
 
 
 class VocabularyParallel(ParallelStyle):
@@ -101,6 +76,8 @@ class VocabularyParallel(ParallelStyle):
             table = module.weight.to_local()  # type: ignore[operator, union-attr]
             own = (tokens >= first) & (tokens < first + table.shape[0])
             rows = F.embedding(torch.where(own, tokens - first, 0), table) * own.unsqueeze(-1)
+            if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # gemma2
+                rows = rows * scale.to(table.dtype)
             return DTensor.from_local(rows, device_mesh, [Partial()], run_check=False).redistribute(
                 device_mesh, [self.output_layout]
             ).to_local()  # fmt: skip

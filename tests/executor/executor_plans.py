@@ -57,7 +57,48 @@ _GPT2: dict[str, Any] = {
     "eos_token_id": 2,
     "activation_function": "gelu_new",
 }
+_SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+_WIDE = {**_SIZES, "intermediate_size": 48, "initializer_range": 0.1}
+# Caps and scaling far below the published ones, so that they matter for scores and logits of this size.
+_GEMMA2 = {
+    **_WIDE,
+    "model_type": "gemma2",
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 9,
+    "sliding_window": 5,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+}
+_PHI3 = {**_WIDE, "model_type": "phi3", "num_hidden_layers": 5, "num_key_value_heads": 2, "sliding_window": 6}
+_NEOX = {**_WIDE, "model_type": "gpt_neox"}
+_OPT = {**_SIZES, "model_type": "opt", "ffn_dim": 48, "init_std": 0.1}
 CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma2": _GEMMA2,
+    "gemma2-untied": {**_GEMMA2, "tie_word_embeddings": False, "attention_bias": True},
+    "gemma2-uncapped": {**_GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "phi3": _PHI3,
+    "phi3-tied": {**_PHI3, "tie_word_embeddings": True, "partial_rotary_factor": 0.5, "sliding_window": None},
+    "phi3-longrope": {
+        **_PHI3,
+        "original_max_position_embeddings": 8,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.5] * 4},
+    },
+    "gpt-neox": _NEOX,
+    "gpt-neox-sequential": {**_NEOX, "use_parallel_residual": False, "rotary_pct": 0.5},
+    "gpt-neox-tied": {**_NEOX, "tie_word_embeddings": True},
+    "opt": _OPT,
+    "opt-untied-63": {**_OPT, "tie_word_embeddings": False, "vocab_size": 63},
+    "opt-no-bias": {**_OPT, "enable_bias": False},
     "llama": {**_LLAMA, "model_type": "llama"},
     "llama-tied": {**_LLAMA, "model_type": "llama", "tie_word_embeddings": True},
     "llama-63": {**_LLAMA, "model_type": "llama", "vocab_size": 63},

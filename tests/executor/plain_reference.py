@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -38,10 +39,11 @@ def plain_model(model: ModelSpec, training: TrainingSpec) -> torch.nn.Module:
     """The whole model in one process, as `transformers` builds it, with the executor's initial values."""
     dtype = {"fp64": torch.float64, "fp32": torch.float32}[training.precision.parameter]
     config = build_config(model)
-    plain = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").train()
+    attention = "eager" if model.model_type == "gemma2" else "sdpa"  # transformers has no other for gemma2
+    plain = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).train()
     if dtype == torch.float64:
         for module in plain.modules():
-            if hasattr(module, "variance_epsilon"):  # RMSNorm, which transformers computes in float32
+            if type(module).__name__.endswith("RMSNorm"):  # which transformers computes in float32
                 module.forward = partial(_rms_norm, module)
     weights = RandomWeights(training.seed, config)
     with torch.no_grad():
@@ -51,7 +53,14 @@ def plain_model(model: ModelSpec, training: TrainingSpec) -> torch.nn.Module:
 
 
 def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
+    if hasattr(module, "eps"):  # gemma2's
+        return F.rms_norm(hidden, (hidden.shape[-1],), 1.0 + module.weight, module.eps)
     return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
+
+
+def _softmax(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """torch's own, without gemma2's rounding to float32 of float64 scores."""
+    return torch.softmax(scores, dim, dtype=None if scores.dtype == torch.float64 else dtype)
 
 
 def _forward_backward(plain: torch.nn.Module, pieces: Sequence[torch.Tensor], *, mixed: bool, head_copy: bool) -> float:
@@ -69,7 +78,8 @@ def _forward_backward(plain: torch.nn.Module, pieces: Sequence[torch.Tensor], *,
             for name, parameter in masters.items()
         }
         arguments = {"input_ids": piece[:, :-1], "use_cache": False}
-        logits = torch.func.functional_call(plain, compute, (), arguments, tie_weights=not head_copy).logits
+        with mock.patch.object(F, "softmax", _softmax):
+            logits = torch.func.functional_call(plain, compute, (), arguments, tie_weights=not head_copy).logits
         logits = logits.float() if mixed else logits
         loss = F.cross_entropy(logits.flatten(0, 1), piece[:, 1:].flatten()) / len(pieces)
         loss.backward()

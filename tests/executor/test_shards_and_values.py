@@ -155,7 +155,9 @@ def test_weights_are_read_from_safetensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("model", "num_tensors"), [("gpt2-63", 52), ("llama-tied-63", 38)])
+@pytest.mark.parametrize(
+    ("model", "num_tensors"), [("gpt2-63", 52), ("llama-tied-63", 38), ("phi3", 33), ("gpt-neox", 52)]
+)
 def test_a_sharded_run_starts_from_saved_weights(pool: Pool, model: str, num_tensors: int) -> None:
     sizes = {"tensor_parallel_size": 2, "data_parallel_shard_size": 2, "zero_stage": 3}
     job = {"kind": "loaded", "plan": make_plan(model, **sizes).model_dump_json()}

@@ -50,6 +50,10 @@ CASES: dict[str, dict[str, Any]] = {
     "dualpipe-v-tp2": {**TP, **INTERLEAVED, "pipeline_schedule": "dualpipe_v", "micro_batch_size": 2},
     "tp2-zero3": {**TP, **zero(3)},
     "tp2-pp2": {**TP, **PP, "micro_batch_size": 2},
+    "tp2-pp2-gemma2": {**TP, **PP, "micro_batch_size": 2, "model": "gemma2"},
+    "tp2-zero3-phi3": {**TP, **zero(3), "model": "phi3"},
+    "tp2-zero2-gpt-neox": {**TP, **zero(2), "model": "gpt-neox"},
+    "tp2-pp2-opt": {**TP, **PP, "micro_batch_size": 2, "model": "opt-untied-63"},
 }
 
 
