@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from costmodel.runtimes.grid import RecomputeKind
 from costmodel.specs import (
     ClusterSpec,
     ModelSpec,
@@ -13,7 +12,7 @@ from costmodel.specs import (
     TrainingSpec,
     with_hash,
 )
-from costmodel.stages import make_stages
+from costmodel.stages import Recomputation, make_stages
 from costmodel.vocabulary import padded_model
 
 
@@ -24,10 +23,10 @@ def build_plan(
     runtime: RuntimeProfile,
     parallel: ParallelConfig,
     *,
-    recompute: RecomputeKind = "none",
+    recompute: Recomputation = "none",
     layers_per_stage: tuple[int, ...] | None = None,
 ) -> Plan:
-    """A hashed plan without an estimate; its model has the table that the runtime pads.
+    """A hashed plan without an estimate; its model has the table that the runtime pads. ``recompute``: see `make_stages`.
 
     Raises:
         InputError: when the layers do not fit the stages. Every other rule is runtimes/rules.py's.

@@ -27,7 +27,7 @@ from costmodel.specs import (
     RuntimeProfile,
     TrainingSpec,
 )
-from costmodel.split_in_flight import fill_split_counts, splits_backward
+from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
 
@@ -76,7 +76,8 @@ class RankTotals:
     and ``backward``: what its backward makes again and its widest gradients. ``head_kept``: the head side's part of A_c, which
     backward frees first; ``logits``: of one micro-batch's loss. ``received`` and ``sent``: chunks that receive their input from
     another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight, ``.._waiting``: of
-    those whose weights' gradients are due. ``earlier``: 1 where a backward has finished when the peak is reached.
+    those whose weights' gradients are due, ``received_kept``: those in flight that a layer recomputed as a whole keeps.
+    ``whole``: chunks with such layers. ``earlier``: 1 where a backward has finished when the peak is reached.
     """
 
     rank: Column
@@ -96,6 +97,8 @@ class RankTotals:
     received_in_flight: Column
     sent_in_flight: Column
     received_waiting: Column
+    received_kept: Column
+    whole: Column
     earlier: Column
 
 
@@ -128,7 +131,7 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     grid, chunks = inputs.grid, contents.chunks
     sizes, layer_sizes = rank_sizes(inputs.model, inputs.sizes, chunks)
     modes = _layer_modes(inputs, chunks)
-    kept = [_kept(inputs, chunk, modes[id(chunk.recompute)]) for chunk in chunks]
+    kept = [_kept(inputs, chunk, modes) for chunk in chunks]
     held = _held(inputs, contents, kept)
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
     sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
@@ -153,6 +156,10 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         received_in_flight=_dot(held.counts, received),
         sent_in_flight=_dot(held.counts, sent),
         received_waiting=_dot(held.waiting, received),
+        received_kept=_dot(
+            held.counts, [one * runs_first_whole(chunk) for one, chunk in zip(received, chunks, strict=True)]
+        ),
+        whole=reduce(np.add, (recomputes_whole(chunk) for chunk in chunks)),
         earlier=(grid.num_micro_batches * grid.num_model_chunks > reduce(np.add, held.counts)).astype(np.int64),
     )
 
@@ -219,16 +226,20 @@ class _LayerMode(NamedTuple):
 
 def _layer_modes(inputs: Inputs, chunks: Sequence[Chunk]) -> dict[int, list[_LayerMode]]:
     """Of every kind of layer, by the identity of the recompute column, which the chunks of a grid share."""
-    columns = {id(chunk.recompute): chunk.recompute for chunk in chunks}
+    columns = {id(part.recompute): part.recompute for chunk in chunks for part in chunk.parts}
     return {
         key: [_LayerMode(layer.kept_under(kind), *layer.working_set(kind)) for layer in inputs.layers]
         for key, kind in columns.items()
     }
 
 
-def _kept(inputs: Inputs, chunk: Chunk, modes: Sequence[_LayerMode]) -> Column:
+def _kept(inputs: Inputs, chunk: Chunk, modes: dict[int, list[_LayerMode]]) -> Column:
     """A_c of equation (1)."""
-    layers = (mode.kept * count for mode, count in zip(modes, chunk.layers, strict=True))
+    layers = [
+        mode.kept * count
+        for part in chunk.parts
+        for mode, count in zip(modes[id(part.recompute)], part.layers, strict=True)
+    ]
     return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunk.head
 
 
@@ -237,7 +248,7 @@ def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk], modes: dict[int, list
     zero = np.zeros(len(inputs.grid), dtype=np.int64)
     widest = _LayerMode(zero, zero, zero)
     for key, kinds in modes.items():
-        same = [chunk.layers for chunk in chunks if id(chunk.recompute) == key]
+        same = [part.layers for chunk in chunks for part in chunk.parts if id(part.recompute) == key]
         for mode, counts in zip(kinds, zip(*same, strict=True), strict=True):
             present = reduce(np.add, counts) > 0
             widest = _LayerMode(*(np.maximum(most, one * present) for most, one in zip(widest, mode, strict=True)))
@@ -248,10 +259,10 @@ def _pick_chunk(chunks: Sequence[Chunk], index: Column) -> Chunk:
     """Row by row, the chunk that ``index`` names."""
     return Chunk(
         layers=tuple(pick(index, counts) for counts in zip(*(chunk.layers for chunk in chunks), strict=True)),
+        parts=(),
         embedding=pick(index, [chunk.embedding for chunk in chunks]),
         head=pick(index, [chunk.head for chunk in chunks]),
         exists=pick(index, [chunk.exists for chunk in chunks]),
-        recompute=pick(index, [chunk.recompute for chunk in chunks]),
     )
 
 

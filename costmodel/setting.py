@@ -165,10 +165,14 @@ def plan_contents(model: ModelSpec, stages: tuple[StageSpec, ...]) -> StageConte
     """Contents of a plan's stages, which are in virtual-stage order."""
     starts = np.array([stage.start for stage in stages])
     stops = np.array([stage.stop for stage in stages])
+    middles = starts + np.array([stage.num_recomputed_layers for stage in stages])
     kinds = np.array([RECOMPUTE_KINDS.index(stage.recompute.kind) for stage in stages])
-    counts = _layers_between(model, starts, stops)
+    layers = _layers_between(model, starts, middles)[:, :, None] * (
+        kinds[:, None, None] == np.arange(len(RECOMPUTE_KINDS))
+    )
+    layers[:, :, RECOMPUTE_KINDS.index("none")] += _layers_between(model, middles, stops)
     return StageContents(
-        layers=(counts[:, :, None] * (kinds[:, None, None] == np.arange(len(RECOMPUTE_KINDS))))[None],
+        layers=layers[None],
         embedding=np.array([float(stage.embedding) for stage in stages]),
         head=np.array([float(stage.head) for stage in stages]),
     )

@@ -59,7 +59,7 @@ def fill_split_counts(
     """
     more = np.zeros_like(grid.num_micro_batches)
     rows = np.flatnonzero(splits_backward(grid))
-    whole = np.stack([_is_whole(chunk) for chunk in contents.chunks], axis=1)
+    whole = np.stack([recomputes_whole(chunk) for chunk in contents.chunks], axis=1)
     sizes = (grid.pipeline_schedule, contents.rank, grid.pipeline_parallel_size, grid.num_model_chunks)
     keys = np.stack([*sizes, _enough(grid)], axis=1)
     keys = np.concatenate([keys, whole], axis=1)[rows]
@@ -77,9 +77,14 @@ def fill_split_counts(
     return more
 
 
-def _is_whole(chunk: Chunk) -> Column:
-    """1 where the chunk's backward is not split."""
-    return np.asarray(np.broadcast_to(chunk.recompute == FULL_RECOMPUTE, chunk.exists.shape), dtype=np.int64)
+def recomputes_whole(chunk: Chunk) -> Column:
+    """1 where the chunk has layers that are recomputed as a whole: its backward is not split."""
+    return np.asarray(sum(part.recompute == FULL_RECOMPUTE for part in chunk.parts) * chunk.exists)
+
+
+def runs_first_whole(chunk: Chunk) -> Column:
+    """1 where the chunk's first layer, which receives its input, is recomputed as a whole."""
+    return np.asarray((chunk.parts[0].recompute == FULL_RECOMPUTE) * chunk.exists)
 
 
 def _enough(grid: Grid) -> Column:

@@ -10,31 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
 from costmodel.shard_sizes import Column
-from costmodel.specs import ModelSpec, Plan
+from costmodel.specs import ModelSpec, Plan, StageSpec
 
 _SPLIT_CODES = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
 _V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
+
+
+class Part(NamedTuple):
+    """Layers per layer group whose ``recompute`` is the same kind, an index into `RECOMPUTE_KINDS`."""
+
+    recompute: Column
+    layers: tuple[Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One model chunk of a pipeline rank.
 
-    ``layers``: number of layers per layer group of the model. ``embedding``, ``head`` and ``exists`` are 0 or 1;
-    ``recompute`` indexes `RECOMPUTE_KINDS`.
+    ``layers``: number of layers per layer group of the model; ``parts``: of them from the first on, those that recompute alike.
+    ``embedding``, ``head`` and ``exists`` are 0 or 1.
     """
 
     layers: tuple[Column, ...]
+    parts: tuple[Part, ...]
     embedding: Column
     head: Column
     exists: Column
-    recompute: Column
 
     @property
     def num_layers(self) -> Column:
@@ -57,13 +65,24 @@ def plan_contents(plan: Plan, rank: int) -> RankContents:
         chunks.append(
             Chunk(
                 layers=layers_of_groups(plan.model, np.array([stage.start]), np.array([stage.stop])),
+                parts=_parts(plan.model, stage),
                 embedding=np.array([stage.embedding], dtype=np.int64),
                 head=np.array([stage.head], dtype=np.int64),
                 exists=np.ones(1, dtype=np.int64),
-                recompute=np.array([RECOMPUTE_KINDS.index(stage.recompute.kind)]),
             )
         )
     return RankContents(np.array([rank], dtype=np.int64), tuple(chunks))
+
+
+def _parts(model: ModelSpec, stage: StageSpec) -> tuple[Part, ...]:
+    """The layers that recompute, and those that do not."""
+    middle = stage.start + stage.num_recomputed_layers
+    ranges = [(stage.recompute.kind, stage.start, middle), ("none", middle, stage.stop)]
+    return tuple(
+        Part(np.array([RECOMPUTE_KINDS.index(kind)]), layers_of_groups(model, np.array([start]), np.array([stop])))
+        for kind, start, stop in ranges
+        if stop > start
+    )
 
 
 def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
@@ -97,13 +116,14 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
         exists = (index < count).astype(np.int64)
         layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
         start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
+        held = tuple(overlap * exists for overlap in layers_of_groups(model, start, start + layers))
         chunks.append(
             Chunk(
-                layers=tuple(overlap * exists for overlap in layers_of_groups(model, start, start + layers)),
+                layers=held,
+                parts=(Part(grid.recompute, held),),
                 embedding=exists * (k == 0),
                 head=exists * (k == virtual - 1),
                 exists=exists,
-                recompute=grid.recompute,
             )
         )
     return RankContents(rank, tuple(chunks))

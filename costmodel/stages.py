@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from costmodel.runtimes.grid import RecomputeKind
 from costmodel.runtimes.placement import place
@@ -57,13 +58,34 @@ def split_by_cost(model: ModelSpec, costs: StageCosts, num_stages: int) -> tuple
     return tuple(end - start for start, end in itertools.pairwise([0, *bounded, depth]))
 
 
+Recomputation = RecomputeKind | RecomputeSpec | Sequence[RecomputeSpec]
+
+
+def _recompute_by_stage(recompute: Recomputation, num_stages: int) -> Sequence[RecomputeSpec]:
+    """What every virtual stage recomputes.
+
+    Raises:
+        InputError: when the list has another length.
+    """
+    if isinstance(recompute, str):
+        recompute = RecomputeSpec(kind=recompute)
+    if isinstance(recompute, RecomputeSpec):
+        return [recompute] * num_stages
+    if len(recompute) != num_stages:
+        raise InputError(
+            f"recompute lists {len(recompute)} stages; needed {num_stages} (pipeline_parallel_size x num_model_chunks), or one "
+            "kind for all of them"
+        )
+    return recompute
+
+
 def make_stages(
     num_layers: int,
     pipeline_parallel_size: int,
     num_model_chunks: int = 1,
     *,
     schedule: PipelineSchedule = "none",
-    recompute: RecomputeKind = "none",
+    recompute: Recomputation = "none",
     layers_per_stage: tuple[int, ...] | None = None,
 ) -> tuple[StageSpec, ...]:
     """Stages of a plan in virtual-stage order.
@@ -73,7 +95,7 @@ def make_stages(
         pipeline_parallel_size: pipeline ranks.
         num_model_chunks: chunks per rank.
         schedule: decides which rank holds which stage.
-        recompute: one kind for all stages.
+        recompute: of all stages alike, or of every virtual stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
 
     Raises:
@@ -88,6 +110,7 @@ def make_stages(
             f"with {num_layers} layers in total"
         )
     stages, start = [], 0
+    modes = _recompute_by_stage(recompute, virtual)
     for index, count in enumerate(counts):
         rank, chunk = place(schedule, index, pipeline_parallel_size)
         stages.append(
@@ -98,7 +121,7 @@ def make_stages(
                 stop=start + count,
                 embedding=index == 0,
                 head=index == virtual - 1,
-                recompute=RecomputeSpec(kind=recompute),
+                recompute=modes[index],
             )
         )
         start += count

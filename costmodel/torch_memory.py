@@ -57,7 +57,7 @@ from costmodel.rank_totals import (
     rank_totals,
     total,
 )
-from costmodel.runtimes.grid import FULL_RECOMPUTE, Grid
+from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.placement import ROUND_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules_core import schedule_is
 from costmodel.shard_sizes import Column, Sizes
@@ -142,7 +142,7 @@ class _Rank:
     @cached_property
     def split(self) -> NDArray[np.bool_]:
         """Where the backward is split; not with layers that are recomputed as a whole."""
-        return np.asarray(splits_backward(self.grid) & (self.grid.recompute != FULL_RECOMPUTE))
+        return np.asarray(splits_backward(self.grid) & (self.grid.num_model_chunks > self.totals.whole))
 
     @property
     def optimizer_state(self) -> Column:
@@ -208,12 +208,11 @@ class _Rank:
     def pipeline_buffers(self) -> Column:
         """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") >= 4
-        shared = (self.grid.recompute == FULL_RECOMPUTE) | norm_keeps_input
         totals, count = self.totals, self.grid.num_micro_batches
         sent = np.where(self.grid.num_model_chunks > 1, (totals.sent - self.neighbours) * count, totals.sent_in_flight)
         unfinished = totals.received_in_flight - totals.received_waiting
         gradients = np.maximum((totals.received - self.neighbours) * count - unfinished, 0)
-        tensors = sent - shared * totals.received_in_flight + gradients
+        tensors = sent - (totals.received_in_flight if norm_keeps_input else totals.received_kept) + gradients
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
     @cached_property
@@ -230,7 +229,8 @@ class _Rank:
         norm = 4 * wide + (compute if compute < wide else 0)
         tokens = Tokens.of(self.inputs.training, self.grid).between
         widest = tokens * model.hidden_size * norm if model.norm == "rmsnorm" else self.totals.backward
-        return widest + self.inputs.end.probabilities * (self.totals.head_kept > 0)
+        unsplit = self.totals.backward * (self.totals.whole > 0)
+        return np.maximum(widest, unsplit) + self.inputs.end.probabilities * (self.totals.head_kept > 0)
 
     @cached_property
     def reshards(self) -> NDArray[np.bool_]:

@@ -179,7 +179,7 @@ class Stage(nn.Module):
         self.windows = [plan.model.layer(index).attention.window for index in range(stage.start, stage.stop)]
         self.positions = slice(0, self.sequence_length)
         whole = build_whole_model(plan.model, DTYPES[plan.training.precision.parameter])
-        whole.config._attn_implementation = attention_name(stage.recompute.kind, plan.training.attention_implementation)
+        whole.config._attn_implementation = attention_name("none", plan.training.attention_implementation)
         self.config = whole.config
         self._take_parts(whole)
 

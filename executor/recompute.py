@@ -7,6 +7,7 @@ registered with `transformers`, whose layers look them up by name.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from costmodel.specs import RecomputeSpec
+from costmodel.specs import StageSpec
 from executor.adapter import checkpoint_layer
 
 AttentionOutput = tuple[torch.Tensor, None]
@@ -96,8 +97,25 @@ def attention_name(kind: str, implementation: str) -> str:
     return _ATTENTION[implementation, kind == "core_attention"][0]
 
 
-def recompute_layers(layers: nn.ModuleDict, recompute: RecomputeSpec) -> None:
-    """Wrap every layer in place when the whole layer is recomputed."""
-    if recompute.kind == "full":
-        for index in list(layers):
-            layers[index] = checkpoint_layer(layers[index])
+def recompute_layers(layers: nn.ModuleDict, stage: StageSpec, implementation: str) -> None:
+    """Let the first layers of a stage recompute what the plan says, in place.
+
+    Args:
+        layers: the stage's layers, whose modules share one config.
+        stage: kind and number of layers.
+        implementation: of attention, ``fused`` or ``unfused``.
+    """
+    for name in list(layers)[: stage.num_recomputed_layers]:
+        if stage.recompute.kind == "full":
+            layers[name] = checkpoint_layer(layers[name])
+        else:
+            _recompute_attention(layers[name], attention_name(stage.recompute.kind, implementation))
+
+
+def _recompute_attention(layer: nn.Module, name: str) -> None:
+    """Hand a layer a config of its own, which names another attention function."""
+    for module in layer.modules():
+        if hasattr(module, "config"):
+            own: Any = copy.copy(module.config)
+            own._attn_implementation = name
+            module.config = own

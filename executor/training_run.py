@@ -82,7 +82,7 @@ class TrainingRun:
 
     def _lay_out(self, stage: Stage) -> None:
         wrap_tensor_parallel(stage, self.plan.parallel, self.mesh)
-        recompute_layers(stage.layers, stage.spec.recompute)
+        recompute_layers(stage.layers, stage.spec, self.plan.training.attention_implementation)
         wrap_data_parallel(stage, self.plan, self.mesh)
         stage.materialise(self.device)
         on_first_reduction(stage, self._notify_reduction)

@@ -72,9 +72,9 @@ def estimate_command(plan: Plan, stated: Mapping[str, Any]) -> str:
             words += [_option(name), str(stated[name])]
     for name, value in _sizes(plan):
         words += [_option(name)] if value is True else [_option(name), str(value)]
-    kinds = {stage.recompute.kind for stage in plan.stages}
-    if kinds != {"none"}:
-        words += ["--recompute", next(iter(kinds - {"none"}))]
+    modes = [stage.recompute.word for stage in plan.stages]
+    if set(modes) != {"none"}:
+        words += ["--recompute", ",".join(modes if len(set(modes)) > 1 else modes[:1])]
     counts = tuple(stage.num_layers for stage in plan.stages)
     if counts != even_split(sum(counts), len(counts)):
         words += ["--layers-per-stage", ",".join(map(str, counts))]

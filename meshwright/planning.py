@@ -14,6 +14,7 @@ from costmodel.specs import (
     Plan,
     Provenance,
     Recommendation,
+    RecomputeSpec,
     RuntimeProfile,
     SiteProfile,
     TrainingSpec,
@@ -99,7 +100,7 @@ def make_plan(
     global_batch_size: int,
     sequence_length: int,
     sizes: Mapping[str, Any] | None = None,
-    recompute: RecomputeKind = "none",
+    recompute: RecomputeKind | RecomputeSpec | Sequence[RecomputeKind | RecomputeSpec] = "none",
     layers_per_stage: tuple[int, ...] | None = None,
     runtime: RuntimeProfile | str = "torch",
     precision: str | None = None,
@@ -117,7 +118,8 @@ def make_plan(
         global_batch_size: as in `plan`.
         sequence_length: as in `plan`.
         sizes: fields of `ParallelConfig`; a data-parallel size or batch for which one value is left may be left out.
-        recompute: ``none``, ``core_attention``, ``op_policy`` or ``full``, in every stage.
+        recompute: ``none``, ``core_attention``, ``op_policy`` or ``full`` in every stage, or one of them, or a `RecomputeSpec`,
+            for each virtual stage; ``full:2`` is the first two layers of a stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
         runtime: as in `plan`.
         precision: as in `plan`.
@@ -141,10 +143,10 @@ def make_plan(
     _, place, training, profile = context
     stated = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
     parallel = complete_parallel(stated, cluster=place, training=training)
-    kind = _recompute_kind(recompute)
+    modes = _recomputation(recompute)
     layers = None if layers_per_stage is None else parse_layers(_word(layers_per_stage))
     with refuse_infinite():
-        made = build_plan(*context, parallel, recompute=kind, layers_per_stage=layers)
+        made = build_plan(*context, parallel, recompute=modes, layers_per_stage=layers)
         check_rules(made, profile)
     return _with_provenance(made, command, site)
 
@@ -173,11 +175,13 @@ def _with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan
     return plan.model_copy(update={"provenance": found.model_copy(update=update), "site": site})
 
 
-def _recompute_kind(stated: object) -> RecomputeKind:
-    from costmodel.runtimes.grid import RECOMPUTE_KINDS
-    from planner.axes import AXES
+def _recomputation(stated: object) -> RecomputeSpec | tuple[RecomputeSpec, ...]:
+    from planner.axes import parse_recompute
 
-    return RECOMPUTE_KINDS[AXES["recompute"].parse(_word(stated))]
+    several = isinstance(stated, Sequence) and not isinstance(stated, str)
+    stages = stated if several and isinstance(stated, Sequence) else [stated]
+    words = (stage.word if isinstance(stage, RecomputeSpec) else _word(stage) for stage in stages)
+    return parse_recompute(",".join(words))
 
 
 def _resolve(

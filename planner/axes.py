@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES
-from costmodel.specs import InputError, ParallelConfig
+from costmodel.specs import InputError, ParallelConfig, RecomputeSpec
 from hardware_profiles.errors import show_value
 
 _MAX_SIZE = 10**9
@@ -123,3 +123,21 @@ def parse_layers(text: str) -> tuple[int, ...]:
         InputError: when one is no positive whole number.
     """
     return tuple(_parse_size("layers_per_stage", word) for word in text.split(","))
+
+
+def parse_recompute(text: str) -> RecomputeSpec | tuple[RecomputeSpec, ...]:
+    """Recomputation of all stages alike, or of every virtual stage in order: ``full``, ``full:2,none``.
+
+    ``full:2`` is the first two layers of a stage.
+
+    Raises:
+        InputError: when a kind or a number is none.
+    """
+    specs = tuple(_parse_stage(word) for word in text.split(","))
+    return specs[0] if len(specs) == 1 else specs
+
+
+def _parse_stage(word: str) -> RecomputeSpec:
+    kind, colon, count = word.partition(":")
+    number = _parse_size("recompute", count) if colon else None
+    return RecomputeSpec(kind=RECOMPUTE_KINDS[AXES["recompute"].parse(kind)], num_layers=number)

@@ -14,6 +14,9 @@ def summarize(plan: Plan) -> str:
     kinds = {stage.recompute.kind for stage in plan.stages}
     kind: RecomputeKind = next(k for k in ("full", "op_policy", "core_attention", "none") if k in kinds)
     text = summarize_parallel(plan.parallel, kind)
+    modes = [stage.recompute.word for stage in plan.stages]
+    if len(set(modes)) > 1 or ":" in modes[0]:
+        text += f" recompute {'/'.join(modes)}"
     counts = [stage.num_layers for stage in plan.stages]
     return text if max(counts) - min(counts) <= 1 else f"{text} layers {'/'.join(map(str, counts))}"
 

@@ -65,5 +65,9 @@ def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
     context = RuleContext(
         model=plan.model, cluster=plan.cluster, training=plan.training, runtime=runtime, layers_per_stage=counts
     )
-    outcomes = evaluate(context, Grid.from_plan(plan))
-    return [outcome.rejection(0) for outcome in outcomes if not outcome.mask_ok[0]] + invariants
+    broken: dict[str, Rejection] = {}
+    for kind in sorted({stage.recompute.kind for stage in plan.stages}):
+        for outcome in evaluate(context, Grid.from_parallel(plan.parallel, kind)):
+            if not outcome.mask_ok[0]:
+                broken.setdefault(outcome.rule.name, outcome.rejection(0))
+    return [*broken.values(), *invariants]

@@ -70,6 +70,30 @@ def _check_stage_ends(plan: Plan) -> list[Rejection]:
     ]
 
 
+def _check_recomputed_layers(plan: Plan) -> list[Rejection]:
+    """A stage recomputes at most the layers it has, and a number of them only where it recomputes."""
+    wrong = [
+        index
+        for index, stage in enumerate(plan.stages)
+        if (count := stage.recompute.num_layers) is not None
+        and (stage.recompute.kind == "none" or count > stage.num_layers)
+    ]
+    if not wrong:
+        return []
+    stage = plan.stages[wrong[0]]
+    found, layers = stage.recompute.num_layers or 0, stage.num_layers
+    needs = "no number with recompute none" if stage.recompute.kind == "none" else f"at most {layers}"
+    return [
+        Rejection(
+            rule="plan_recomputed_layers",
+            message=f"stage {wrong[0]} recomputes ({stage.recompute.kind}) num_layers {found} of its {layers} layers; "
+            f"needed is {needs}",
+            numbers={"stage": wrong[0], "num_layers": found, "layers": layers},
+            fix=f"set recompute.num_layers of stage {wrong[0]} to null (all layers) or to 1 to {layers}",
+        )
+    ]
+
+
 def _check_devices_used(plan: Plan) -> list[Rejection]:
     """The stated number of devices is the product of the sizes."""
     found, needed = plan.num_devices_used, plan.parallel.num_devices
@@ -100,5 +124,12 @@ def _check_axis_order(plan: Plan) -> list[Rejection]:
 
 def check_plan_invariants(plan: Plan) -> list[Rejection]:
     """All broken invariants of one plan, in a fixed order."""
-    checks = (_check_stage_shape, _check_stage_layers, _check_stage_ends, _check_devices_used, _check_axis_order)
+    checks = (
+        _check_stage_shape,
+        _check_stage_layers,
+        _check_stage_ends,
+        _check_recomputed_layers,
+        _check_devices_used,
+        _check_axis_order,
+    )
     return [rejection for one_check in checks for rejection in one_check(plan)]

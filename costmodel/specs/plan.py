@@ -28,13 +28,19 @@ class RecomputeSpec(Spec):
 
     ``core_attention``: only softmax(QK^T)V (arXiv 2205.05198's selective). ``op_policy``: all but attention and every
     second matrix product (torchtitan's per-operation selective checkpointing). ``full``: every layer from
-    its input. ``num_layers`` None means all layers of the chunk.
+    its input. ``num_layers``: so many layers from the chunk's first on, the others nothing (Megatron-LM's method
+    "block"); None means all of them.
     """
 
     kind: Literal["none", "core_attention", "op_policy", "full"] = "none"
-    num_layers: None = None
+    num_layers: PositiveInt | None = None
     partitioned: Literal[False] = False
     offload_fraction: Literal[0] = 0
+
+    @property
+    def word(self) -> str:
+        """As a person writes it: ``full``, or ``full:2`` for the first two layers."""
+        return self.kind if self.num_layers is None else f"{self.kind}:{self.num_layers}"
 
 
 class StageSpec(Spec):
@@ -57,6 +63,13 @@ class StageSpec(Spec):
     def num_layers(self) -> int:
         """Layers in the chunk."""
         return self.stop - self.start
+
+    @property
+    def num_recomputed_layers(self) -> int:
+        """Layers from the first one on that recompute."""
+        if self.recompute.kind == "none":
+            return 0
+        return self.num_layers if self.recompute.num_layers is None else self.recompute.num_layers
 
 
 class RuntimeRef(Spec):

@@ -103,10 +103,9 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
 
 
 def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> Plan:
-    from costmodel.runtimes.grid import RECOMPUTE_KINDS
     from meshwright.plan_files import load_plan
     from meshwright.planning import make_plan
-    from planner.axes import AXES, parse_layers
+    from planner.axes import parse_layers
 
     if values["plan"] is not None:
         clash = next((name for name in stated if name not in _BESIDE_FILE), None)
@@ -125,7 +124,7 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
         global_batch_size=values["global_batch_size"],
         sequence_length=values["sequence_length"],
         sizes={name: values[name] for name in options.SIZE_NAMES},
-        recompute=RECOMPUTE_KINDS[AXES["recompute"].parse(values["recompute"])],
+        recompute=values["recompute"],
         layers_per_stage=None if layers is None else parse_layers(layers),
         runtime=values["runtime"],
         precision=values["precision"],

@@ -103,7 +103,12 @@ HierarchicalPartitionSize = Annotated[
 MicroBatchSize = Annotated[int | None, number("--micro-batch-size", "Sequences per forward pass.")]
 NumMicroBatches = Annotated[int | None, number("--num-micro-batches", "Forward passes per step of one replica.")]
 Recompute = Annotated[
-    str, text("--recompute", "none, core_attention (selective), op_policy (where the runtime has it) or full.")
+    str,
+    text(
+        "--recompute",
+        "none, core_attention (selective), op_policy (where the runtime has it) or full; one for every virtual stage: "
+        "full:2,none is full in the first two layers of the first.",
+    ),
 ]
 LayersPerStage = Annotated[str | None, text("--layers-per-stage", "Uneven pipeline stages.", metavar="10,12,...")]
 SIZE_NAMES = (

@@ -6,7 +6,7 @@ import pytest
 from sample_documents import sample_plan
 
 import meshwright
-from costmodel.specs import Observation
+from costmodel.specs import Observation, RecomputeSpec
 from meshwright import (
     Infeasible,
     InputError,
@@ -15,6 +15,7 @@ from meshwright import (
     compare,
     estimate,
     explain,
+    export,
     load_cluster,
     load_model,
     load_runtime,
@@ -52,6 +53,35 @@ def test_the_best_plan_can_be_stated_and_costs_the_same(answer: Recommendation) 
     )
     assert stated.plan_hash == best.plan_hash
     assert estimate(stated) == best.estimate == estimate(answer)
+
+
+@pytest.mark.parametrize("schedule", ["looped_bfs", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v"])
+def test_a_fixed_schedule_is_planned_estimated_explained_and_exported(schedule: str, tmp_path: Path) -> None:
+    fix = {"pipeline_schedule": schedule, "pipeline_parallel_size": 2, "tensor_parallel_size": 4}
+    found = plan("llama-3-8b", "8xH100-SXM", **BATCH, fix=fix, top=2)
+    assert isinstance(found, Recommendation)
+    assert found.best.parallel.pipeline_schedule == schedule
+    assert estimate(found) == found.best.estimate
+    assert explain(found)
+    assert export(found.best, "torchrun", output=tmp_path / "run")
+
+
+def test_recomputation_is_stated_stage_by_stage() -> None:
+    sizes = {"pipeline_parallel_size": 2, "tensor_parallel_size": 4}
+    stated = [
+        make_plan("llama-3-8b", "8xH100-SXM", sizes=sizes, recompute=recompute, **BATCH)
+        for recompute in (
+            "full:2,none",
+            ["full:2", "none"],
+            [RecomputeSpec(kind="full", num_layers=2), RecomputeSpec()],
+        )
+    ]
+    assert {made.plan_hash for made in stated} == {stated[0].plan_hash}
+    assert [stage.num_recomputed_layers for stage in stated[0].stages] == [2, 0]
+    with pytest.raises(InputError, match="recompute lists 3 stages; needed 2"):
+        make_plan("llama-3-8b", "8xH100-SXM", sizes=sizes, recompute="full,none,full", **BATCH)
+    with pytest.raises(InputError, match="num_layers 17 of its 16 layers"):
+        make_plan("llama-3-8b", "8xH100-SXM", sizes=sizes, recompute="full:17", **BATCH)
 
 
 def test_a_file_is_as_good_as_a_plan(answer: Recommendation, tmp_path: Path) -> None:

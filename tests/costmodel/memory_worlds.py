@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.build import build_plan
-from costmodel.runtimes.grid import RecomputeKind
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import (
     AttentionSpec,
@@ -22,6 +21,7 @@ from costmodel.specs import (
     Plan,
     TrainingSpec,
 )
+from costmodel.stages import Recomputation
 
 GIB = 2**30
 
@@ -128,7 +128,7 @@ def make_plan(
     runtime: str = "torch",
     precision: str = "bf16",
     sequence: int = 64,
-    recompute: RecomputeKind = "none",
+    recompute: Recomputation = "none",
     layers_per_stage: tuple[int, ...] | None = None,
     device: str = "cuda",
     training: dict[str, Any] | None = None,

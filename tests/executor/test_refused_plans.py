@@ -8,7 +8,7 @@ import pytest
 from executor_harness import Pool
 from executor_plans import make_plan
 
-from costmodel.specs import InputError, Plan
+from costmodel.specs import InputError, Plan, RecomputeSpec
 
 TP: dict[str, Any] = {"tensor_parallel_size": 2, "micro_batch_size": 1}
 PP: dict[str, Any] = {"pipeline_parallel_size": 2, "micro_batch_size": 1}
@@ -111,6 +111,25 @@ def test_chunks_of_a_v_lie_where_the_schedule_has_them() -> None:
         InputError, match=r"plan_stage_order: .* needs \(0, 0\), \(1, 0\), \(1, 1\), \(0, 1\) in this order"
     ):
         refuse(v_shaped.model_copy(update={"stages": looped.stages}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [
+        (RecomputeSpec(kind="full", num_layers=3), r"num_layers 3 of its 2 layers; needed is at most 2"),
+        (RecomputeSpec(num_layers=1), "needed is no number with recompute none"),
+    ],
+)
+def test_a_stage_recomputes_layers_it_has(spec: RecomputeSpec, needed: str) -> None:
+    with pytest.raises(InputError, match=f"plan_recomputed_layers: stage 1 .*{needed}"):
+        refuse(make_plan(**PP, pipeline_schedule="1f1b", recompute=(RecomputeSpec(kind="full", num_layers=2), spec)))
+
+
+def test_every_stage_recomputes_what_the_runtime_can() -> None:
+    """``op_policy`` is torchtitan's; the other stage's kind is not in its way."""
+    stages = (RecomputeSpec(kind="full"), RecomputeSpec(kind="op_policy"))
+    with pytest.raises(InputError, match="runtime_recompute"):
+        refuse(make_plan(**PP, pipeline_schedule="1f1b", recompute=stages))
 
 
 def test_precision_fp16_and_other_runtimes_are_refused() -> None:

@@ -81,8 +81,8 @@ def formats_of(precision: PrecisionSpec) -> str:
 
 
 def recompute_of(plan: Plan) -> str:
-    """The kinds of recomputation in the plan, usually one."""
-    return ", ".join(dict.fromkeys(stage.recompute.kind for stage in plan.stages))
+    """The kinds of recomputation in the plan, usually one, with the number of layers where it is not all."""
+    return ", ".join(dict.fromkeys(stage.recompute.word for stage in plan.stages))
 
 
 def layers_of(stages: Sequence[StageSpec]) -> str:
