@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from costmodel.specs import ClusterSpec, ExecutionError, InputError
 from executor.cores import check_processes, read_or_empty, threads_per_process
+from executor.interface import set_gloo_interface
 from executor.launch import describe_end, worker_environment
 from executor.measured import make_cluster
 from executor.measured_draft import Measured
@@ -158,6 +159,8 @@ def _measure_here(
 
     torch.set_num_threads(threads_per_process(place.local_size))
     tell = progress if place.rank == 0 else _ignore
+    if kind == "cpu" and place.num_nodes > 1:
+        set_gloo_interface(os.environ["MASTER_ADDR"])
     try:
         return run_measurements(
             place,

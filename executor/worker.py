@@ -23,6 +23,7 @@ from executor.checks import check_runnable, make_batches
 from executor.data import digest
 from executor.failures import describe, save
 from executor.files import read_plan, write_atomically
+from executor.interface import set_gloo_interface
 from executor.lifetime import die_with_parent
 from executor.outputs import add_output_options, outputs_of
 from executor.tokenize import load_tokens
@@ -129,6 +130,8 @@ def _join(plan: Plan, device_kind: str, timeout_seconds: float) -> None:
         torch.cuda.set_device(local)
     else:  # gloo has no all-to-all; torch's fallback is exact and says so on every rank
         logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
+        if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)):
+            set_gloo_interface(os.environ["MASTER_ADDR"])
     backend, timeout = ("nccl" if device_kind == "cuda" else "gloo"), timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
         _meet(backend, timeout)
