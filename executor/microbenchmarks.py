@@ -184,9 +184,11 @@ def _exchange(sent: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], obje
     received = torch.zeros_like(sent)
 
     def call() -> None:
+        # The receive first: of two processes that send to each other, gloo's word that one is ready to receive would
+        # wait behind what it sends on their one connection, and the two directions would follow one another.
         operations = [
-            dist.P2POp(dist.isend, sent, successor, group),
             dist.P2POp(dist.irecv, received, predecessor, group),
+            dist.P2POp(dist.isend, sent, successor, group),
         ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()

@@ -1,9 +1,9 @@
 """Seconds of one call on a device, measured over a window of repetitions.
 
 On a CPU: with more processes than cores a process only gets slices of a core, and a median or a minimum would show the
-slice, not the share. There, local calls are timed by the processor time they use, divided by the process's share of a
-core: what other programs take meanwhile is no property of the device, while the caches and the memory bus that the
-processes compete for are.
+slice, not the share. Where a process computes on one thread, local calls are timed by the processor time they use, divided by
+the process's share of a core: what other programs take meanwhile is no property of the device, while the caches and the memory
+bus that the processes compete for are.
 
 On a CUDA device: the host queues the calls ahead and two events on the stream are read, so that only the device's time
 counts, as in training.
@@ -78,7 +78,7 @@ class CpuStopwatch(Stopwatch):
 
     def local(self, call: Callable[[], object], window: float) -> float:
         """Mean seconds by the process's share of the cores."""
-        clock = time.thread_time if self._share < 1 else time.perf_counter
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         call()
         self.barrier()
         start, began = time.perf_counter(), clock()
