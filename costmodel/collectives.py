@@ -16,8 +16,13 @@ groups do the same at the same time. A ring enters and leaves every unit once pe
         lowest level that joins its ends and, from the nodes up, those below it; the slowest level decides:
         exchange rate = (n - 1)/n / max over levels of (share of S that crosses / (rate of the level / members in a unit))
 
-On ``cpu`` devices torch uses gloo, whose reduce-scatter is an all-reduce that keeps one part: it costs and sends
-as (4).
+On ``cpu`` devices torch uses gloo (v. 2.13's; gloo/allgather.cc, gloo/alltoall.cc). Its reduce-scatter is an all-reduce that
+keeps one part: it costs and sends as (4). It sends nothing before the other process has said that it is ready to receive, and
+posts sends first, so that of two processes that send to each other, on their one connection, the later one's word waits behind
+what it sends, and the two directions follow one another (docs/hardware.md has the measurements):
+
+    (7) all-gather in a group of 2, two halves one after the other: bytes of (3) x 3/2;  all-to-all: bytes of (6) x 2.
+        The all-reduce asks for its segments ahead, and a larger ring's neighbours are different processes: neither is slowed
 """
 
 from __future__ import annotations
@@ -47,6 +52,11 @@ class Group:
     def fraction(self) -> Column:
         """(n - 1)/n."""
         return (self.size - 1.0) / self.size
+
+    @cached_property
+    def gather_turns(self) -> Column:
+        """How much longer an all-gather's bytes take because two directions take turns, equation (7)."""
+        return np.where(self.gloo & (self.size == 2.0), 1.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +160,9 @@ def _alone(net: Network, size: Column) -> Group:
 
 
 def all_gather_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
-    """All-gather of ``total_bytes`` (all calls, all shards together) in ``calls`` calls, equation (3)."""
-    return members.fraction * total_bytes / members.bytes_per_second + calls * members.ring_latency_seconds
+    """All-gather of ``total_bytes`` (all calls, all shards together) in ``calls`` calls, equation (3); on gloo (7)."""
+    sent = members.gather_turns * members.fraction * total_bytes
+    return sent / members.bytes_per_second + calls * members.ring_latency_seconds
 
 
 def all_reduce_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
@@ -167,9 +178,10 @@ def reduce_scatter_seconds(members: Group, total_bytes: Column, calls: Column | 
 
 
 def all_to_all_seconds(members: Group, total_bytes: Column, calls: Column | float = 1.0) -> Column:
-    """All-to-all of ``total_bytes`` on every rank (all calls together) in ``calls`` calls, equation (6)."""
+    """All-to-all of ``total_bytes`` on every rank (all calls together) in ``calls`` calls, equation (6); on gloo (7)."""
     latency = np.minimum(members.ring_latency_seconds, members.tree_latency_seconds)
-    return members.fraction * total_bytes / members.exchange_bytes_per_second + calls * latency
+    turns = 2.0 if members.gloo else 1.0
+    return turns * members.fraction * total_bytes / members.exchange_bytes_per_second + calls * latency
 
 
 def all_gather_bytes(members: Group, total_bytes: Column) -> Column:

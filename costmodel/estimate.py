@@ -128,8 +128,8 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
         "recompute": busy[RECOMPUTE],
         "tensor_parallel": busy[TENSOR],
         "context_parallel": busy[CONTEXT],
-        "pipeline_p2p": busy[MESSAGE] + max(0.0, seconds - unhindered),
-        "bubble": max(0.0, unhindered - float(busy.sum() + once[rank])),
+        "pipeline_p2p": max(0.0, seconds - unhindered),
+        "bubble": max(0.0, unhindered - float(busy.sum() - busy[MESSAGE] + once[rank])),
         "zero_gather": busy[GATHER] + times.start[0, rank],
         "data_parallel_gradient": busy[GRADIENT] + times.reduction[0, rank],
         "optimizer": times.optimizer[0, rank],
@@ -157,10 +157,12 @@ def _attribute(setting: Setting, times: StepTimes) -> tuple[float, tuple[Term, .
 def _seconds(setting: Setting, times: StepTimes) -> tuple[float, float]:
     """Step time with and without message times, from one run of the longest path."""
     twice = np.array([0, 0])
+    forward, backward = times.forward[twice], times.backward[twice]
+    forward[1, :, MESSAGE] = backward[1, :, MESSAGE] = 0.0
     double = replace(
         times,
-        forward=times.forward[twice],
-        backward=times.backward[twice],
+        forward=forward,
+        backward=backward,
         weight=times.weight[twice],
         transfer=times.transfer[twice] * np.array([[1.0], [0.0]]),
         start=times.start[twice],

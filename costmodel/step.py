@@ -3,7 +3,10 @@
 Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages, P parts (tables.py).
 
     (1) pass of a virtual stage = sum over its layers + embedding + head, + exposed gathers and reductions (sharding.py)
-    (2) message between stages: T h elements, cut over the tensor group with sequence parallelism or scatter-gather
+    (2) message between stages: T h elements, cut over the tensor group with sequence parallelism or scatter-gather. On ``cpu``
+        devices it is no lane of its own: gloo sends it when the receiver asks, and torch's schedules ask right before the pass
+        that needs it, so (1) of the receiver has the message. Where it meets one that comes the other way, both take turns
+        (collectives.py): under 1f1b on boundary r all but the p - 1 - r first ones of m, under interleaved_1f1b all of several
     (3) tied embeddings on two ranks: an all-reduce of the table's gradient between them
     (4) optimizer step: gradients, parameters and states, read and written, over the memory bandwidth; with clipping one
         all-reduce of two scalars over all devices
@@ -23,7 +26,7 @@ import numpy as np
 from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds, group
 from costmodel.compute import Column, smooth_maximum, stream_seconds
 from costmodel.paths import boundary_messages
-from costmodel.runtimes.grid import FULL_RECOMPUTE
+from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
 from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
@@ -61,6 +64,8 @@ def step_times(setting: Setting) -> StepTimes:
     transfer = _transfer(setting)
     if setting.stack.blocking_messages:
         forward, backward, transfer = _blocked(setting, forward, backward, transfer)
+    elif setting.net.gloo:
+        forward, backward, transfer = _awaited(setting, forward, backward, transfer)
     parameters = stage_parameters(setting)
     sharding = sharding_times(
         setting, parameters=parameters, forward=forward.sum(axis=2), backward=backward.sum(axis=2)
@@ -170,6 +175,25 @@ def _blocked(setting: Setting, forward: Cube, backward: Cube, transfer: Matrix) 
     forward[:, :, MESSAGE] += sent
     backward[:, 1:, MESSAGE] += sent[:, :-1]
     return forward, backward, np.zeros_like(transfer)
+
+
+def _awaited(setting: Setting, forward: Cube, backward: Cube, transfer: Matrix) -> tuple[Cube, Cube, Matrix]:
+    """Passes with the messages they wait for, which then take no time of their own, equation (2) on gloo."""
+    received = boundary_messages(transfer * (1.0 + _met(setting)), setting.held)
+    forward, backward = forward.copy(), backward.copy()
+    forward[:, 1:, MESSAGE] += received[:, :-1]
+    backward[:, :, MESSAGE] += received
+    return forward, backward, np.zeros_like(transfer)
+
+
+def _met(setting: Setting) -> Matrix:
+    """Share of a boundary's messages that meet one the other way [n, p], equation (2)."""
+    micro_batches = setting.grid.num_micro_batches[:, None].astype(np.float64)
+    warm_up = setting.num_ranks - 1.0 - np.arange(setting.num_ranks)[None, :]
+    steady = np.maximum(0.0, micro_batches - warm_up) / micro_batches
+    schedule = setting.grid.pipeline_schedule[:, None]
+    alternates, interleaves = (schedule == SCHEDULES.index(name) for name in ("1f1b", "interleaved_1f1b"))
+    return np.where(interleaves & (micro_batches > 1), 1.0, np.where(alternates, steady, 0.0))
 
 
 def _table_parameters(setting: Setting) -> Column:

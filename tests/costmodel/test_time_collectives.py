@@ -11,6 +11,7 @@ from costmodel.collectives import (
     all_gather_seconds,
     all_reduce_bytes,
     all_reduce_seconds,
+    all_to_all_seconds,
     boundary_seconds,
     group,
     link_rate,
@@ -110,6 +111,20 @@ def test_gloo_reduces_and_scatters_at_the_price_of_an_all_reduce():
     assert reduce_scatter_seconds(ring, MESSAGE)[0] == all_reduce_seconds(ring, MESSAGE)[0]
     assert reduce_scatter_bytes(ring, MESSAGE)[0] == all_reduce_bytes(ring, MESSAGE)[0]
     assert all_gather_seconds(ring, MESSAGE)[0] < all_reduce_seconds(ring, MESSAGE)[0]
+
+
+def test_two_processes_of_gloo_gather_in_turns():
+    """Three halves of the bytes follow one another; in a larger ring, and on GPUs, both directions run at once."""
+    for kind, size, turns in (("cpu", 2, 1.5), ("cpu", 4, 1.0), ("cuda", 2, 1.0)):
+        ring = members(cluster(nodes=1, per_node=4, inside=1e9, latency=0.0, of=device(kind=kind)), size=size)
+        assert all_gather_seconds(ring, MESSAGE)[0] == pytest.approx(turns * (size - 1) / size)
+        assert all_gather_bytes(ring, MESSAGE)[0] == (size - 1) / size * 1e9
+
+
+def test_gloo_exchanges_in_turns():
+    for kind, turns in (("cpu", 2.0), ("cuda", 1.0)):
+        everyone = members(cluster(nodes=1, per_node=4, inside=1e9, latency=0.0, of=device(kind=kind)), size=4)
+        assert all_to_all_seconds(everyone, MESSAGE)[0] == pytest.approx(turns * 3 / 4)
 
 
 def test_messages_between_pipeline_ranks_use_the_link_they_cross():
