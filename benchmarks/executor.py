@@ -82,6 +82,8 @@ class Row:
     ratio_high: float
     cpu_ratio: float
     loss_difference: float
+    first_loss: float
+    last_loss: float
 
 
 def make_plan(name: str, layers: int) -> Plan:
@@ -144,6 +146,8 @@ def summarise(name: str, found: dict[str, list[list[float]]]) -> Row:
         ratio_high=high,
         cpu_ratio=statistics.median(ours / theirs for ours, theirs in cpu),
         loss_difference=max(abs(ours - theirs) for ours, theirs in found["losses"]),
+        first_loss=found["losses"][0][0],
+        last_loss=found["losses"][-1][0],
     )
 
 

@@ -126,7 +126,7 @@ def _optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
 
 
 def _clip(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> None:
-    """torch's clipping; beside DTensors plain parameters have a norm of their own, which it does not add up."""
+    """Clip as torch does; beside DTensors plain parameters have a norm of their own, which it does not add up."""
     listed = list(parameters)
     cut = [parameter for parameter in listed if isinstance(parameter, DTensor)]
     plain = [parameter for parameter in listed if not isinstance(parameter, DTensor)]

@@ -13,8 +13,9 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ LLAMA = {
     "pad_token_id": None,
 }
 """3.7 million parameters: computing a step takes a few tenths of a second, sending its gradients one and more."""
+SCHEDULES = "none,naive,gpipe,1f1b,interleaved_1f1b"
 GLOBAL_BATCH_SIZE = 8
 SEQUENCE_LENGTH = 128
 _PORTS = iter(range(29600, 32000))
@@ -79,23 +81,21 @@ def measure_cluster(nodes: Sequence[Node], folder: Path, *, processes: int) -> C
     return meshwright.load_cluster(path)
 
 
-def candidates(
-    folder: Path, cluster: ClusterSpec, *, tensor: str, layers: int = 4, fix: Mapping[str, str] | None = None
-) -> list[Plan]:
+def candidates(folder: Path, cluster: ClusterSpec, *, tensor: str) -> list[Plan]:
     """All candidates of the planner's space that keep the rules and fit, each with its estimate, fastest first.
 
-    Tensor parallelism over nodes is no default of that space, so its sizes are stated in ``tensor``.
+    Recomputation is left out: every memory is large enough. Tensor parallelism over nodes is no default of that space, so its
+    sizes are stated in ``tensor``.
     """
-    config = folder / f"llama_{layers}" / "config.json"
-    config.parent.mkdir(exist_ok=True)
-    config.write_text(json.dumps({**LLAMA, "num_hidden_layers": layers}))
+    config = folder / "config.json"
+    config.write_text(json.dumps(LLAMA))
     stated = meshwright.make_plan(
         config, cluster, global_batch_size=GLOBAL_BATCH_SIZE, sequence_length=SEQUENCE_LENGTH, precision="fp32",
         sizes={"data_parallel_replicate_size": cluster.num_devices},
     )  # fmt: skip
     space = declare_space(
         stated.model, cluster, stated.training, meshwright.load_runtime("torch"),
-        fix={"recompute": "none", **(fix or {})}, allow={"tensor_parallel_size": tensor},
+        fix={"recompute": "none"}, allow={"tensor_parallel_size": tensor, "pipeline_schedule": SCHEDULES},
     )  # fmt: skip
     found = sift(space)
     plans = [row_plan(space.context, found.grid, int(row)) for row in np.flatnonzero(found.fits)]
@@ -130,7 +130,7 @@ def run_plan(nodes: Sequence[Node], plan: Plan, folder: Path, *, steps: int) -> 
 
 def _median_increase(counts: Sequence[int]) -> float:
     """The median over the steps: a counter that was read late has a step too much, and the next one a step too little."""
-    return statistics.median(after - before for before, after in zip(counts[:-1], counts[1:], strict=True))
+    return statistics.median(after - before for before, after in pairwise(counts))
 
 
 def _module(name: str) -> list[str]:

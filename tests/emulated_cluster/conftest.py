@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from emulation import Node, Unavailable, two_nodes
+from emulation import Node, UnavailableError, two_nodes
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
     try:
         emulated = two_nodes()
         pair = emulated.__enter__()
-    except Unavailable as error:
+    except UnavailableError as error:
         pytest.skip(f"two nodes cannot be emulated: {error}")
     try:
         yield pair

@@ -4,7 +4,7 @@ A namespace is held by a process that waits for the end of its standard input, s
 killed or not, and what runs in it ends then too. Nothing else is joined to it: no traffic leaves the machine. What a
 node sends inside itself goes through its own loopback and is not shaped. Each node has its own half of the cores.
 
-Linux, root (CAP_NET_ADMIN and CAP_SYS_ADMIN), iproute2 and util-linux are needed; `Unavailable` says what is missing.
+Linux, root (CAP_NET_ADMIN and CAP_SYS_ADMIN), iproute2 and util-linux are needed; `UnavailableError` says what is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 _START_SECONDS = 10
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Why this machine cannot be made into two nodes."""
 
 
@@ -82,11 +82,11 @@ def two_nodes(*, rate: str = "100mbit", burst: str = "16kb") -> Iterator[tuple[N
     """Two nodes; each may send ``rate`` to the other.
 
     Raises:
-        Unavailable: where namespaces or their tools are missing or forbidden.
+        UnavailableError: where namespaces or their tools are missing or forbidden.
     """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        raise Unavailable(f"no {', '.join(missing)} on this machine")
+        raise UnavailableError(f"no {', '.join(missing)} on this machine")
     with contextlib.ExitStack() as stack:
         nodes = []
         for index, address in enumerate(ADDRESSES):
@@ -112,7 +112,7 @@ def _new_node(address: str, cores: Sequence[int]) -> Node:
     assert holder.stdout is not None
     if holder.stdout.readline() != b"ready\n":
         reason = holder.communicate()[1].decode(errors="replace").strip()
-        raise Unavailable(f"network namespaces are forbidden here ({reason})")
+        raise UnavailableError(f"network namespaces are forbidden here ({reason})")
     return Node(holder, address, cores)
 
 
@@ -132,4 +132,4 @@ def _configure(first: Node, second: Node, *, rate: str, burst: str) -> None:
 def _require(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=_START_SECONDS, check=False)
     if done.returncode:
-        raise Unavailable(f"{' '.join(words)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        raise UnavailableError(f"{' '.join(words)}: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from emulation import Node, Unavailable, two_nodes
+from emulation import Node, UnavailableError, two_nodes
 
 SECONDS = 20
 _KILLED = """
@@ -76,5 +76,5 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
 def test_a_missing_tool_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else which(tool))
-    with pytest.raises(Unavailable, match="no tc on this machine"), two_nodes():
+    with pytest.raises(UnavailableError, match="no tc on this machine"), two_nodes():
         pass
