@@ -54,7 +54,7 @@ def test_a_measured_cluster_is_one_node_of_processes_with_sources() -> None:
     today = time.strftime("%Y-%m-%d")
     for source in [*cluster.device.sources.values(), *cluster.sources.values()]:
         assert source.startswith(f"measured {today} on a processor, torch 2.13.0")
-    assert cluster.sources["levels.0.link"].endswith("; 16 points, residual 0.0%")
+    assert cluster.sources["levels.0.link"].endswith("; 12 points, residual 0.0%")
 
 
 def test_findings_carry_values_points_and_residuals() -> None:
@@ -70,8 +70,8 @@ def test_a_disturbed_measurement_shows_in_the_residual() -> None:
     readings = ideal.ring("node", 4, ideal.NODE_RATE, ideal.NODE_LATENCY)
     readings[0] = [*readings[0][:2], 4 * readings[0][2]]
     found = {finding.name: finding for finding in make(ideal.device() + readings).findings}
-    # One of 16 points is off by a factor of 4: sqrt(ln(4)^2 / 16) = 0.35.
-    assert found["link inside a node"].residual == pytest.approx(0.35, abs=0.02)
+    # One of 12 points is off by a factor of 4: sqrt(ln(4)^2 / 12) = 0.40.
+    assert found["link inside a node"].residual == pytest.approx(0.40, abs=0.02)
 
 
 def test_one_process_has_no_link() -> None:
