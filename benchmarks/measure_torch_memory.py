@@ -60,7 +60,38 @@ QWEN3 = {
     "tie_word_embeddings": True,
 }
 MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 16}
-MODELS = {"llama": LLAMA, "gpt2": GPT2, "qwen3": QWEN3, "mistral": MISTRAL}
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 259,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+GATED = {**SIZES, "intermediate_size": 176, "num_key_value_heads": 4}
+MODELS = {
+    "llama": LLAMA,
+    "gpt2": GPT2,
+    "qwen3": QWEN3,
+    "mistral": MISTRAL,
+    "gemma2": {
+        **GATED,
+        "model_type": "gemma2",
+        "architectures": ["Gemma2ForCausalLM"],
+        "head_dim": 8,
+        "sliding_window": 64,
+    },
+    "phi3": {**GATED, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
+    "gpt_neox": {
+        **SIZES,
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "intermediate_size": 256,
+    },
+    "opt": {**SIZES, "model_type": "opt", "architectures": ["OPTForCausalLM"], "ffn_dim": 256},
+}
 
 TP = {"tensor_parallel_size": 2}
 TP_SP = {**TP, "sequence_parallel": True, "loss_parallel": True}
@@ -118,6 +149,15 @@ CASES: list[dict[str, Any]] = [
     {"model": "llama", "sequence_length": 256, "parallel": {**TP_SP, **ZBV}},
     {"model": "llama", "sequence_length": 256, "parallel": {**DUALPIPE, "micro_batch_size": 2, "num_micro_batches": 6}},
     {"model": "llama", "parallel": {**DUALPIPE, **zero(2, micro_batches=4)}},
+    *(
+        {"model": name, "sequence_length": 256, **case}
+        for name in ("gemma2", "phi3", "gpt_neox", "opt")
+        for case in (
+            {"recompute": "core_attention", "parallel": {"micro_batch_size": 4}},
+            {"recompute": "full", "parallel": {"micro_batch_size": 4}},
+            {"parallel": {**zero(2), "micro_batch_size": 4}},
+        )
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_documents import sample_plan, sample_recommendation
 
-from costmodel.specs import InputError, compute_plan_hash, with_hash
+from costmodel.specs import InputError, canonical_json, compute_plan_hash, with_hash
 from meshwright import load_plan, make_plan, save_plan
 from meshwright.files import check_output, dump_document, write_text
 from meshwright.plan_files import load_answer
@@ -161,3 +161,17 @@ def test_check_output_names_the_suffixes(tmp_path: Path) -> None:
 
 def test_the_sample_is_hashed() -> None:
     assert with_hash(sample_plan()) == sample_plan()
+
+
+def test_fields_that_came_later_leave_no_trace_in_older_hashes() -> None:
+    """What plans of older models never said is not in their identity; what gemma2 and gpt_neox say is."""
+    later: dict[str, set[str]] = {
+        "llama-3-8b": set(),
+        "gemma-2-2b": {"attn_logit_softcapping", "final_logit_softcapping"},
+        "pythia-1b": {"partial_rotary_factor", "use_parallel_residual"},
+    }
+    names = set.union(*later.values())
+    for model, wanted in later.items():
+        plan = make_plan(model, "1xH100-SXM", global_batch_size=8, sequence_length=32)
+        fields = json.loads(canonical_json(plan))["model"]
+        assert names & {*fields, *fields["layers"][0]["attention"]} == wanted
