@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from replay_rows import vary, write
 from sample_documents import sample_site
 
 import meshwright
+from benchmarks import calibrate_site
 from costmodel.site import apply_site
 from costmodel.specs import InputError, Observation, RateCorrection, SiteProfile
 from meshwright.validation.adapters.layout import adapt
@@ -20,8 +20,6 @@ from meshwright.validation.run_rows import RunRow
 from meshwright.validation.site_runs import MeasuredRun, gather_runs
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import calibrate_site  # noqa: E402 - a script, not a package
 
 LAYOUTS = (
     {"tp": 2, "pp": 2, "dp": 4},
