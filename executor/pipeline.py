@@ -42,8 +42,33 @@ _SEVERAL_STAGES = {
 }
 
 
+class _NoView(torch.autograd.Function):
+    """The identity: its result shares the memory of its input, but is no view of it to autograd."""
+
+    @staticmethod
+    def forward(_: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0]
+
+
+def without_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, of any shape, as one that may be detached in place even if it is a view.
+
+    A split backward does so with what a stage returned (torch 2.13, `stage_backward_input`), and opt's layers return views.
+    """
+    result: torch.Tensor = _NoView.apply(tensor)
+    return result
+
+
 class _PipelineStage(PipelineStage):
     """A stage whose weight gradients add up in the format of the reduction when they are a pass of their own."""
+
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One micro batch's hidden states or loss."""
+        return without_view(super().forward_maybe_with_nosync(*args, **kwargs))
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """One micro batch's weight gradients."""
