@@ -98,6 +98,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt-neox-tied": {**_NEOX, "tie_word_embeddings": True},
     "opt": _OPT,
     "opt-untied-63": {**_OPT, "tie_word_embeddings": False, "vocab_size": 63},
+    "opt-gelu": {**_OPT, "activation_function": "gelu"},
     "opt-no-bias": {**_OPT, "enable_bias": False},
     "llama": {**_LLAMA, "model_type": "llama"},
     "llama-tied": {**_LLAMA, "model_type": "llama", "tie_word_embeddings": True},

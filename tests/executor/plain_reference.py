@@ -59,7 +59,7 @@ def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def _softmax(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """torch's own, without gemma2's rounding to float32 of float64 scores."""
+    """torch's own, without transformers' rounding to float32 of float64 scores."""
     return torch.softmax(scores, dim, dtype=None if scores.dtype == torch.float64 else dtype)
 
 

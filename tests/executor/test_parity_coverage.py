@@ -34,7 +34,10 @@ SCHEDULES = [value.name for value in values("schedule") if value.name != "none"]
 SPLIT = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
 # Pairs of values that no valid combination has, and the rules that refuse all of them.
 NEVER: Mapping[tuple[str, str], tuple[str, ...]] = {
-    **{(model, "tp4"): KEY_VALUE_HEADS for model in ("llama", "mistral-window", "qwen2-mixed", "qwen2")},
+    **{
+        (model, "tp4"): KEY_VALUE_HEADS
+        for model in ("llama", "mistral-window", "qwen2-mixed", "qwen2", "gemma2", "phi3")
+    },
     ("hpz", "tp2"): HPZ_TENSOR,
     ("hpz", "tp4"): HPZ_TENSOR,
     ("hpz", "sp"): (*HPZ_TENSOR, "sequence_parallel_needs_tensor_parallel"),

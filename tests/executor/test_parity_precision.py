@@ -43,9 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "pp2-zero3-tied": ({**PP, **zero(3), "model": "llama-tied"}, FP32, BF16),
     "split-backward": ({**SPLIT, **zero(2)}, FP32, BF16),
     "tp2-gemma2": ({**TP, "micro_batch_size": 4, "model": "gemma2"}, FP32, set()),
-    "zero2-phi3": (zero(2, model="phi3"), FP32, BF16),
     "tp2-gpt-neox": ({**TP, "micro_batch_size": 4, "model": "gpt-neox"}, FP32, set()),
-    "zero2-opt": (zero(2, model="opt"), FP32, BF16),
 }
 
 
