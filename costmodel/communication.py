@@ -8,7 +8,7 @@ Counts are per pipeline rank over all its chunks. For a rank with l layers, m mi
         3 all-reduces of T fp32 numbers, or an all-gather of the logits
     (3) context parallel: context_parallel.py, equations (2) to (4), the forward's once more where attention is recomputed
     (4) pipeline: one message per micro-batch and boundary in each direction
-    (5) data parallel: sharding.py, equations (1) to (3), as often as frequency.py says
+    (5) data parallel: sharding.py, equations (1) to (3), as often as frequency.py and unshards.py say
 """
 
 from __future__ import annotations
@@ -175,9 +175,11 @@ def _data_calls(setting: Setting, rank: int) -> list[Call]:
     """Equation (5)."""
     groups, often = data_groups(setting), setting.often
     precision = setting.problem.training.precision
-    parameters = float(setting.per_rank(stage_parameters(setting))[0, rank])
-    pieces = float(setting.contents.calls[0, setting.held[rank]].sum())
-    gathered = parameters * BYTES_PER_ELEMENT[precision.compute]
+    own = setting.held[rank]
+    of_stages, calls = stage_parameters(setting)[0, own], setting.contents.calls[0, own]
+    parameters, pieces, repeated = float(of_stages.sum()), float(calls.sum()), setting.regathers[0, own]
+    element = BYTES_PER_ELEMENT[precision.compute]
+    gathered = parameters * element
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
     partitioned = setting.grid.hierarchical_partition_size[0] > 0
     forward = float(often.forward_gather[0] + often.first_gather[0])
@@ -188,6 +190,7 @@ def _data_calls(setting: Setting, rank: int) -> list[Call]:
     return [
         Call("dp_shard", "all_gather", forward * pieces, forward * gathered, groups.shard),
         Call("dp_shard", "all_gather", backward * pieces, backward * gathered, again),
+        Call("dp_shard", "all_gather", float(repeated @ calls), float(repeated @ of_stages) * element, groups.shard),
         Call("dp_shard", "reduce_scatter", reduces * pieces, reduces * reduced, groups.shard),
         Call("dp_replicate", "all_reduce", replicas * pieces, replicas * reduced / shards, groups.replicate),
     ]

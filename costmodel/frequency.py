@@ -6,7 +6,8 @@
     zero 3   gathered before every forward and every backward, reduced in every micro-batch
 
 Under torch's pipeline schedules (torch 2.13.0, torch.distributed.pipelining) gradients are reduced once at every stage of ZeRO,
-and zero 3 gathers m + 1 times for m micro-batches. Over the replicas of hybrid shard, gradients are reduced once.
+and zero 3 gathers m + 1 times for m micro-batches; more than three model chunks on a rank are gathered more often (unshards.py).
+Over the replicas of hybrid shard, gradients are reduced once.
 """
 
 from __future__ import annotations

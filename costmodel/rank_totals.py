@@ -30,6 +30,7 @@ from costmodel.specs import (
 from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
+from costmodel.unshards import MOST_GATHERED, gathered_chunks
 
 Terms = dict[str, Column]
 PhaseTerms = dict[Phase, list[Terms]]
@@ -71,6 +72,7 @@ class RankTotals:
     """One pipeline rank per row.
 
     ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
+    ``gathered``: elements of the chunks that torch's schedules have gathered then, or of the first chunk, if it has more.
     ``in_flight``: equation (1); ``split``: what a split backward holds beyond it once it has an input's gradients;
     ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under its recomputation; ``recomputed``
     and ``backward``: what its backward makes again and its widest gradients. ``head_kept``: the head side's part of A_c, which
@@ -84,6 +86,7 @@ class RankTotals:
     sizes: Sizes
     layer_sizes: Sizes
     last: ChunkSizes
+    gathered: Column
     in_flight: Column
     split: Column
     micro_batch: Column
@@ -143,6 +146,7 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         sizes=sizes,
         layer_sizes=layer_sizes,
         last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
+        gathered=_gathered(inputs, contents, sizes.gathered),
         in_flight=held.in_flight,
         split=held.split,
         micro_batch=pick(last, kept),
@@ -162,6 +166,14 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         whole=reduce(np.add, (recomputes_whole(chunk) for chunk in chunks)),
         earlier=(grid.num_micro_batches * grid.num_model_chunks > reduce(np.add, held.counts)).astype(np.int64),
     )
+
+
+def _gathered(inputs: Inputs, contents: RankContents, everything: Column) -> Column:
+    """`RankTotals.gathered`, from ``everything`` that the rank holds."""
+    if (inputs.grid.num_model_chunks <= MOST_GATHERED).all():
+        return everything
+    chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk).total.gathered for chunk in contents.chunks]
+    return np.maximum(_dot(list(gathered_chunks(inputs.grid, contents.rank).T), chunks), chunks[0])
 
 
 class _Held(NamedTuple):

@@ -17,6 +17,7 @@ from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, T
 from costmodel.stack import Stack, read_stack
 from costmodel.stage_contents import layers_of_groups
 from costmodel.tables import PassTable, pass_table
+from costmodel.unshards import regathers
 
 Matrix = NDArray[np.float64]
 
@@ -67,6 +68,7 @@ class Setting:
     tensor_group: Group
     context_group: Group
     often: Frequency
+    regathers: Matrix  # [n, V] gathers beyond those of ``often``
     table: PassTable
 
     @property
@@ -125,12 +127,14 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     )
     num_ranks, num_chunks = int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0])
     schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    held = stages_of_ranks(schedule, num_ranks, num_chunks)
+    again = regathers(grid, held) * (problem.runtime.sharding == "fsdp2")
     return Setting(
         problem=problem,
         grid=grid,
         contents=contents,
         num_ranks=num_ranks,
-        held=stages_of_ranks(schedule, num_ranks, num_chunks),
+        held=held,
         splits_backward=schedule in SPLIT_BACKWARD_SCHEDULES,
         stack=stack,
         net=net,
@@ -139,6 +143,7 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         tensor_group=tensor_group,
         context_group=context_group,
         often=often,
+        regathers=again.astype(np.float64),
         table=table,
     )
 

@@ -9,8 +9,8 @@ dp x cp; torchtitan's mesh dp_shard_cp):
         that size
     (2) reduction: a reduce-scatter of N e_r over the shard group
     (3) reduction over the replicas: an all-reduce of N e_r / shards over the replicate group, once per step
-    (4) frequency.py says how often (1) and (2) run. The one gather that torch's pipeline schedules make beyond one per
-        forward is spread evenly over the backwards here
+    (4) frequency.py says how often (1) and (2) run, unshards.py which gathers (over the shard group) torch's pipeline schedules
+        repeat. Those, and the one that they make beyond one per forward, are spread evenly over the backwards here
     (5) hidden = overlap x min((g - 1)/g x communication, computation beside it), for g groups gathered one after the
         other; exposed = communication - hidden + (slowdown - 1) x hidden
     (6) parameters updated under ZeRO 1 and 2 are gathered (1); broadcast by their ranks, each takes some time more
@@ -81,7 +81,7 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
     before_forward = gather * (often.forward_gather > 0)[:, None]
     forward_gather, hidden_forward = _hide(before_forward, forward, gathers, slowdown, later=later)
     # Gathers and reductions of one backward share the network, hence one budget of computation to hide behind.
-    backward_gather = again * often.backward_gather[:, None] / micro_batches
+    backward_gather = (again * often.backward_gather[:, None] + gather * setting.regathers) / micro_batches
     both = backward_gather + reduce * (often.backward_reduce > 0)[:, None]
     exposed, hidden_backward = _hide(both, backward, gathers, slowdown, later=later)
     gather_part = np.divide(backward_gather, both, out=np.zeros_like(both), where=both > 0)

@@ -231,14 +231,14 @@ def optimizer_bytes_per_parameter(training: TrainingSpec) -> float:
 def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     """Optimizer step of every rank [n, p], equation (4); ZeRO cuts it over the shard group.
 
-    The host issues its operations, and those of the collectives that run once per step, meanwhile or in addition.
+    The host issues its operations, and those of the collectives that passes do not count, meanwhile or in addition.
     """
     shards = np.where(setting.grid.zero_stage > 0, setting.grid.shard_group_size, 1)[:, None]
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
     device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
     stack, often = setting.stack, setting.often
     layers = setting.contents.groups
-    once = (often.first_gather + often.last_reduce + often.replicas)[:, None]
+    once = (often.first_gather + often.last_reduce + often.replicas)[:, None] + setting.regathers
     operations = stack.optimizer_operations * (
         layers @ setting.table.layer_tensors
     ) + stack.collective_operations * once * layers.sum(axis=2)

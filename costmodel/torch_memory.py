@@ -19,7 +19,8 @@ finishes the last chunk's backward before another chunk's begins, so only that c
 
     (6) gathered copies, C per gathered element (none without a wrapper). At (1) to (3): everything; under ZeRO 3 with
         one chunk the root group and two layers (current and prefetched). At (4), where the last micro-batch frees as it
-        goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward
+        goes: the root group and one layer; under a pipeline everything, as torch's schedules free nothing after backward.
+        Everything of a rank with more than three chunks: of the three that torch has gathered (unshards.py)
     (7) hpZ: at (1) to (3) the layers' gathered copies / k; k = 1 keeps everything gathered, k of all devices is ZeRO 3
     (8) reduce-scatter input, R per gathered element of its group, under a pipeline only at (5); without a pipeline and
         over more than one device its output, R per padded element (twice on a CPU, where gloo works in a copy), since it
@@ -246,7 +247,7 @@ class _Rank:
     def _gathered(self, layers: int, resharded: NDArray[np.bool_]) -> Column:
         last = self.totals.last
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
-        elements = np.where(resharded, some, self.totals.sizes.gathered)
+        elements = np.where(resharded, some, self.totals.gathered)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     @cached_property

@@ -11,6 +11,8 @@ import pytest
 from executor_harness import Pool
 from executor_plans import make_plan
 
+from costmodel.unshards import repeated_gathers
+
 pytestmark = pytest.mark.distributed
 
 GROUPS = 5
@@ -76,6 +78,27 @@ def test_pipelines_reduce_once_and_gather_forward(pool: Pool, schedule: str, chu
     groups = STAGE_GROUPS + (schedule in ("zbv_zero_bubble", "dualpipe_v"))
     assert micro_batches == 4
     assert calls == {("allgather_base", 2): gathers * groups, ("reduce_scatter_base", 2): groups}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "gathers"),
+    [
+        ("interleaved_1f1b", 2, [6, 3, 5, 1]),
+        ("interleaved_1f1b", 3, [10, 10, 9, 9]),
+        ("interleaved_zero_bubble", 1, [3, 5, 1, 4]),
+        ("looped_bfs", 2, [2, 1, 1, 1]),
+        ("looped_bfs", 3, [9, 9, 9, 9]),
+    ],
+)
+def test_of_four_chunks_torch_keeps_three_gathered(pool: Pool, schedule: str, stage: int, gathers: list[int]) -> None:
+    """Gathers of rank 0's chunks, a layer each; the embedding is a group of the first."""
+    sizes = {"pipeline_parallel_size": 2, "pipeline_schedule": schedule, "num_model_chunks": 4}
+    micro_batches, calls = count(pool, **sizes, **zero(stage), batch=16, changes={"num_hidden_layers": 8})
+    assert micro_batches == 8
+    repeated, after_backward = repeated_gathers(schedule, 2, 4, micro_batches)
+    predicted = repeated[0] + 1 if stage < 3 else after_backward[0] + micro_batches + 1
+    assert predicted.tolist() == gathers
+    assert calls == {("allgather_base", 2): gathers[0] + sum(gathers), ("reduce_scatter_base", 2): 5}
 
 
 @pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v"])

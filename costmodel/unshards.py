@@ -1,0 +1,126 @@
+"""How often a pipeline rank gathers its model chunks under torch's schedules, which keep at most three of them gathered.
+
+Before every operation the schedule gathers the chunks of the next operations, three of them, and frees all others. So a chunk
+
+    (1) is gathered before its first operation, and again before one if three or more other chunks ran since its last
+    (2) is gathered in the first backward if it is one of the first three chunks that run from there on
+
+Without resharding after forward (ZeRO 1 and 2) every time of (1) is an all-gather. With it (ZeRO 3) a chunk is freed after every
+forward anyway; only those of (1) that follow a backward add to the m + 1 gathers of frequency.py.
+
+Source: torch 2.13.0, torch/distributed/pipelining/schedules.py (`_add_unshard_reshard`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.schedules import Kind, operation_table
+from costmodel.specs import PipelineSchedule
+
+Counts = NDArray[np.int64]
+
+MOST_GATHERED = 3
+"""Model chunks that a rank has gathered at once."""
+_ROUNDS = 5
+"""Rounds of p micro-batches after which another round adds the same gathers as the one before."""
+
+
+def regathers(grid: Grid, held: NDArray[np.int64]) -> Counts:
+    """All-gathers of every virtual stage in one step beyond those of frequency.py, [n, V].
+
+    Args:
+        grid: n candidates that share ``pipeline_schedule``, ``pipeline_parallel_size`` and ``num_model_chunks``.
+        held: virtual stages of every rank [p, v].
+    """
+    result = np.zeros((len(grid), held.size), dtype=np.int64)
+    ranks, chunks = held.shape
+    if chunks <= MOST_GATHERED:
+        return result
+    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    for micro_batches in np.unique(grid.num_micro_batches):
+        counts, after_backward = repeated_gathers(schedule, ranks, chunks, int(micro_batches))
+        rows = grid.num_micro_batches == micro_batches
+        stage = grid.zero_stage[:, None]
+        for zero, added in ((stage == 1) | (stage == 2), counts), (stage == 3, after_backward):
+            result[:, held.ravel()] += rows[:, None] * zero * added.ravel()
+    return result
+
+
+def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
+    """Equation (2): which chunks a rank has gathered in its first backward, [n, largest v].
+
+    Args:
+        grid: n candidates.
+        rank: pipeline rank of every row, n.
+    """
+    result = np.arange(grid.num_model_chunks.max()) < grid.num_model_chunks[:, None]
+    rows = np.flatnonzero(grid.num_model_chunks > MOST_GATHERED)
+    sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+    keys = np.stack([grid.pipeline_schedule, *sizes, rank], axis=1)[rows]
+    for key in np.unique(keys, axis=0):
+        schedule, ranks, chunks, micro_batches, one = (int(number) for number in key)
+        first = _first_chunks(SCHEDULES[schedule], ranks, chunks, _enough(SCHEDULES[schedule], ranks, micro_batches))
+        result[rows[(keys == key).all(axis=1)], :chunks] = first[one]
+    return result
+
+
+def repeated_gathers(
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
+) -> tuple[Counts, Counts]:
+    """Equation (1) without the first: of every rank and chunk, and of them those that follow a backward; [p, v] each."""
+    few = _enough(schedule, num_ranks, num_micro_batches)
+    counts = _counted(schedule, num_ranks, num_chunks, few)
+    if few < num_micro_batches and schedule != "looped_bfs":
+        before = _counted(schedule, num_ranks, num_chunks, few - num_ranks)
+        counts = counts + (num_micro_batches - few) // num_ranks * (counts - before)
+    return counts[0], counts[1]
+
+
+def _enough(schedule: PipelineSchedule, num_ranks: int, num_micro_batches: int) -> int:
+    """Micro-batches from which on a schedule repeats itself; rounds of another size than p differ with every number."""
+    if schedule == "looped_bfs":
+        return 1
+    if num_micro_batches % num_ranks:
+        return num_micro_batches
+    return min(num_micro_batches, _ROUNDS * num_ranks)
+
+
+@lru_cache(maxsize=1024)
+def _counted(schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int) -> Counts:
+    """`repeated_gathers` along the whole order of every rank [2, p, v]."""
+    counts = np.zeros((2, num_ranks, num_chunks), dtype=np.int64)
+    for rank, (kind, chunk) in enumerate(_orders(schedule, num_ranks, num_chunks, num_micro_batches)):
+        at = np.arange(len(chunk))
+        used = np.maximum.accumulate(np.where(chunk == np.arange(num_chunks)[:, None], at, -1), axis=1)
+        last = np.concatenate([np.full((num_chunks, 1), -1), used[:, :-1]], axis=1)  # [v, operations] before each one
+        own = last[chunk, at]
+        again = (own >= 0) & ((last > own).sum(axis=0) >= MOST_GATHERED)
+        after_backward = again & (kind[own] != Kind.FORWARD)
+        counts[:, rank] = [np.bincount(chunk[each], minlength=num_chunks) for each in (again, after_backward)]
+    return counts
+
+
+@lru_cache(maxsize=1024)
+def _first_chunks(
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
+) -> NDArray[np.bool_]:
+    """Equation (2) of every rank [p, v]."""
+    gathered = np.zeros((num_ranks, num_chunks), dtype=bool)
+    for rank, (kind, chunk) in enumerate(_orders(schedule, num_ranks, num_chunks, num_micro_batches)):
+        later = chunk[int(np.argmax(kind != Kind.FORWARD)) :]
+        gathered[rank, list(dict.fromkeys(later.tolist()))[:MOST_GATHERED]] = True
+    return gathered
+
+
+def _orders(
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
+) -> list[tuple[Counts, Counts]]:
+    """Kind and chunk of every rank's operations, in order."""
+    table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
+    runs = (table.kind != Kind.IDLE) & (table.kind != Kind.SEND)
+    return [(kind[some], chunk[some]) for kind, chunk, some in zip(table.kind, table.chunk, runs, strict=True)]
