@@ -167,7 +167,9 @@ def boundary_messages(transfer: Matrix, held: Index) -> Matrix:
     rank_of = np.empty(held.size, dtype=np.int64)
     rank_of[held] = np.arange(len(held))[:, None]
     here, there = rank_of[:-1], rank_of[1:]
-    boundary = np.where((here + 1) % len(held) == there, here, there)
+    # A V goes up again between the same neighbours; in a loop the last rank sends to the first.
+    v_shaped = held[0, -1] == held.size - 1
+    boundary = np.minimum(here, there) if v_shaped else here
     message = np.zeros((len(transfer), held.size))
     message[:, :-1] = transfer[:, boundary] * (here != there)
     return message

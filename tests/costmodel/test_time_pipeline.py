@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.paths import Paths
@@ -224,6 +224,7 @@ def bounds(schedule, ranks, micro_batches, forward, backward, transfer) -> np.nd
 
 
 @given(pipelines())
+@example(("zbv_zero_bubble", 2, 2, 1, [1.0] * 4, [1.0] * 4, [0.0, 1.0]))
 @settings(max_examples=600, deadline=None)
 def test_explicit_paths_never_exceed_the_longest_path_on_any_rank(pipeline):
     schedule, ranks, _, micro_batches, *durations = pipeline
