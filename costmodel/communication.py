@@ -9,61 +9,38 @@ Counts are per pipeline rank over all its chunks. For a rank with l layers, m mi
     (3) context parallel: context_parallel.py, equations (2) to (4), the forward's once more where attention is recomputed
     (4) pipeline: one message per micro-batch and boundary in each direction
     (5) data parallel: sharding.py, equations (1) to (3), as often as frequency.py and unshards.py say
+    (6) a tied table on two pipeline ranks: an all-reduce of its gradient between them
+
+Runtimes on FSDP2 and DTensor (sharding ``fsdp2``) have (1), (2), (5) and (6) to the byte in torch_communication.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from costmodel.collectives import Group, all_gather_bytes, all_reduce_bytes, reduce_scatter_bytes
 from costmodel.context_parallel import ALL_GATHER, EXCHANGES, REPEATS_ATTENTION, RING, context_bytes
 from costmodel.paths import boundary_messages
 from costmodel.setting import Setting
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT, Communication
 from costmodel.step import holds_tied_copy, stage_parameters
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """``count`` collectives over ``total_bytes`` of unsharded tensors, all calls together.
-
-    Of a ``send`` and an ``all_to_all``: bytes of one rank.
-    """
-
-    axis: str
-    op: str
-    count: float
-    total_bytes: float
-    members: Group
-
-
-def _sent(call: Call) -> float:
-    """Bytes one rank sends."""
-    if call.op == "send":
-        return call.total_bytes
-    if call.op == "all_to_all":
-        return float(np.ravel(call.members.fraction)[0]) * call.total_bytes
-    sent = {"all_gather": all_gather_bytes, "all_reduce": all_reduce_bytes, "reduce_scatter": reduce_scatter_bytes}
-    return float(np.ravel(sent[call.op](call.members, np.array([call.total_bytes])))[0])
+from costmodel.torch_communication import torch_calls
+from costmodel.traffic import Call
 
 
 def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
     """Traffic of one device of pipeline rank ``rank`` under the first candidate; entries of 0 bytes are left out."""
-    calls = [
-        *_tensor_calls(setting, rank),
-        *_context_calls(setting, rank),
-        *_pipeline_calls(setting, rank),
-        *_data_calls(setting, rank),
-    ]
-    merged: dict[tuple[str, str, str], tuple[float, float]] = {}
+    calls = [*_context_calls(setting, rank), *_pipeline_calls(setting, rank)]
+    if setting.problem.runtime.sharding == "fsdp2":
+        calls += torch_calls(setting, rank)
+    else:
+        calls += [*_tensor_calls(setting, rank), *_tied_calls(setting, rank), *_data_calls(setting, rank)]
+    merged: dict[tuple[str, str, int, str], tuple[float, float]] = {}
     for call in calls:
-        sent = _sent(call)
+        sent = call.sent_bytes
         if call.count <= 0 or sent <= 0:
             continue
-        key = (call.axis, call.op, setting.net.names[int(np.ravel(call.members.level)[0])])
+        key = (call.axis, call.op, call.group_size, setting.net.names[int(np.ravel(call.members.level)[0])])
         count, total = merged.get(key, (0.0, 0.0))
         merged[key] = (count + call.count, total + sent)
     gloo = setting.net.gloo
@@ -73,6 +50,7 @@ def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
             op=op,
             count=round(count),
             bytes_per_rank=round(sent),
+            group_size=size,
             link=link,
             algorithm="direct"
             if op in ("send", "all_to_all")
@@ -80,7 +58,7 @@ def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
             if gloo and op == "reduce_scatter"
             else "ring",
         )
-        for (axis, op, link), (count, sent) in merged.items()
+        for (axis, op, size, link), (count, sent) in merged.items()
     )
 
 
@@ -161,14 +139,20 @@ def _pipeline_calls(setting: Setting, rank: int) -> list[Call]:
     messages = micro_batches * float(after[own].sum() + np.concatenate([[0.0], after[:-1]])[own].sum())
     message = whole / tensor if sharded or scattered else whole
     members = setting.pipeline_group()
-    calls = [Call("pp", "send", messages, messages * message, members)]
+    calls = [Call("pp", "send", messages, messages * message, members, ranks)]
     if scattered:
         calls += [Call("tp", "all_gather", messages, messages * whole, setting.tensor_group)]
-    if holds_tied_copy(setting) and setting.apart and rank in (0, ranks - 1):
-        table = setting.problem.model.padded_vocab_size * setting.problem.model.hidden_size / tensor
-        gradient = table * BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
-        calls += [Call("pp", "all_reduce", 1.0, gradient, members)]
     return calls
+
+
+def _tied_calls(setting: Setting, rank: int) -> list[Call]:
+    """Equation (6)."""
+    if not holds_tied_copy(setting) or not setting.apart or rank not in (0, setting.num_ranks - 1):
+        return []
+    table = setting.problem.model.padded_vocab_size * setting.problem.model.hidden_size
+    gradient = BYTES_PER_ELEMENT[setting.problem.training.precision.reduce]
+    shared = table / float(setting.batch.tensor_parallel[0]) * gradient
+    return [Call("pp", "all_reduce", 1.0, shared, setting.pipeline_group())]
 
 
 def _data_calls(setting: Setting, rank: int) -> list[Call]:

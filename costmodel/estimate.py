@@ -21,7 +21,7 @@ from costmodel.memory import host_memory_bytes, peak_memory, plan_memory
 from costmodel.paths import boundary_messages
 from costmodel.runtimes.grid import Grid
 from costmodel.setting import Problem, Setting, plan_contents, prepare
-from costmodel.specs import Estimate, Evidence, Interval, Plan, RuntimeProfile, Term
+from costmodel.specs import Estimate, Evidence, Interval, Plan, RankCommunication, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
 from costmodel.tables import ATTENTION, CONTEXT, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
 from costmodel.uncertainty import error_band
@@ -91,6 +91,7 @@ def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False
     flops = flop_count(setting)
     tokens = training.global_batch_size * training.sequence_length / seconds
     peak_flops = plan.num_devices_used * device.peak_flops_per_second[training.precision.compute]
+    traffic = [communication(setting, number) for number in range(setting.num_ranks)]
     fits, band = peak.device <= device.memory_bytes, error_band(runtime, device)
     return Estimate(
         step_time_seconds=Interval(value=seconds, low=seconds / (1.0 + band), high=seconds * (1.0 + band)),
@@ -106,7 +107,10 @@ def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False
         fits=fits,
         memory_ignored=ignore_memory and not fits,
         host_memory_bytes=host_memory_bytes(plan),
-        communication=communication(setting, rank),
+        communication=traffic[rank],
+        rank_communication=tuple(
+            RankCommunication(rank=number, entries=entries) for number, entries in enumerate(traffic)
+        ),
         bound_by=max(terms, key=lambda term: term.exposed_seconds).name,
     )
 

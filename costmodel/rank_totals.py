@@ -71,7 +71,8 @@ class Inputs:
 class RankTotals:
     """One pipeline rank per row.
 
-    ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first.
+    ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first,
+    ``first``: of the one whose comes last.
     ``gathered``: elements of the chunks that torch's schedules have gathered then, or of the first chunk, if it has more.
     ``in_flight``: equation (1); ``split``: what a split backward holds beyond it once it has an input's gradients;
     ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under its recomputation; ``recomputed``
@@ -87,6 +88,7 @@ class RankTotals:
     layer_sizes: Sizes
     last: ChunkSizes
     gathered: Column
+    first: ChunkSizes
     in_flight: Column
     split: Column
     micro_batch: Column
@@ -147,6 +149,7 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
         layer_sizes=layer_sizes,
         last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
         gathered=_gathered(inputs, contents, sizes.gathered),
+        first=chunk_sizes(inputs.model, inputs.sizes, chunks[0]),
         in_flight=held.in_flight,
         split=held.split,
         micro_batch=pick(last, kept),

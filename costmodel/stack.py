@@ -74,6 +74,8 @@ class Stack:
         launch_sharpness: exponent of the smooth maximum of device time and host time.
         tensor_parallel_forward_overlap: share of the forward tensor-parallel collectives hidden behind matmuls.
         tensor_parallel_backward_overlap: share of the backward tensor-parallel collectives hidden behind matmuls.
+        recompute_early_stop: 1 when recomputation stops once backward has what it needs, before the last product of a layer and
+            of unfused attention. Of the executed FLOP; times were fitted with the whole forward.
         sequence_parallel_extra_gathers: extra all-gathers per layer backward with sequence parallelism.
         message_rate: rate of pipeline messages over that of the link between the ranks.
         blocking_messages: 1 when a rank computes nothing while it sends.
@@ -138,6 +140,7 @@ class Stack:
     launch_sharpness: float
     tensor_parallel_forward_overlap: float
     tensor_parallel_backward_overlap: float
+    recompute_early_stop: float
     sequence_parallel_extra_gathers: float
     message_rate: float
     blocking_messages: float

@@ -158,17 +158,17 @@ class _Builder:
     context_group: Group
     stack: Stack
 
-    def layer(self, model: ModelSpec, index: int) -> _Layer:
-        """One layer of the group that starts at layer ``index``, equations (1) to (3)."""
+    def layer(self, model: ModelSpec, start: int) -> _Layer:
+        """One layer of the group that starts at layer ``start``, equations (1) to (3)."""
         forward, backward, core, policy = layer_passes(
-            model, model.layer(index), self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
+            model, model.layer(start), self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
         )
-        parameters = count_parameters(layer_tensors(model, index)).per_rank(self.batch.tensor_parallel)
+        parameters = count_parameters(layer_tensors(model, start)).per_rank(self.batch.tensor_parallel)
         accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
-        forwards, backwards = self._operations(model, model.layer(index))
+        forwards, backwards = self._operations(model, model.layer(start))
         collectives, forward_hidden = self._forward_collectives(model, forward.matmul)
-        context = self._context_seconds(model.layer(index), forward.attention, backward.attention)
+        context = self._context_seconds(model.layer(start), forward.attention, backward.attention)
         forward_parts = self._parts(forward, collectives, forwards, context=context.forward)
         backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation, context=context.backward)
         gathers = 0.5 * collectives * (self.batch.sequence_parallel > 0)
@@ -182,15 +182,23 @@ class _Builder:
         kinds = backward_parts[:, None, :].repeat(len(RECOMPUTE_KINDS), axis=1)
         for index, kind in enumerate(RECOMPUTE_KINDS):
             kinds[:, index, RECOMPUTE] = again[kind]
+        unneeded, last_product = self._not_repeated(model, model.layer(start), core)
         more = {
             "none": 0.0 * core.flops,
-            "core_attention": core.flops,
+            "core_attention": core.flops - unneeded,
             "op_policy": policy.flops,
-            "full": forward.flops,
+            "full": forward.flops - last_product,
         }
         flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
         hidden = hidden + forward_hidden
         return _Layer(forward_parts, kinds, hidden, _context_hidden(context), forward.flops, flops, parameters)
+
+    def _not_repeated(self, model: ModelSpec, group: LayerGroup, core: PassCost) -> tuple[Column, Column]:
+        """FLOP that recomputation of attention and of a whole layer leave out, where it stops at the last tensor needed."""
+        stops, batch = self.stack.recompute_early_stop, self.batch
+        width = group.feed_forward.intermediate_size / batch.tensor_parallel
+        values = 0.5 * core.flops if self.training.attention_implementation == "unfused" else 0.0 * core.flops
+        return stops * values, stops * 2.0 * batch.tokens * width * model.hidden_size
 
     def embedding(self, model: ModelSpec, parameters: Column) -> Cube:
         """Both passes of the embedding; its output is reduced (or gathered) over the tensor group once."""

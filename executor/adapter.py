@@ -27,6 +27,7 @@ __all__ = [
     "accumulate_gradients",
     "checkpoint_layer",
     "clean_name",
+    "gathered_tensors",
     "gradient_tensors",
     "local_tensor",
     "materialise",
@@ -192,6 +193,13 @@ def parameter_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     for plain in module.parameters():
         if id(plain) not in managed:
             yield local_tensor(plain)
+
+
+def gathered_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Plain tensors of the whole copies that `fully_shard` and `replicate` compute with, emptied ones among them."""
+    for group in parameter_groups(module):
+        for parameter in group.fsdp_params:
+            yield from parameter.all_gather_outputs
 
 
 def gradient_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -33,12 +33,12 @@ class RankRecord:
     resident_bytes: int | None = None
 
 
-def state_snapshot(run: TrainingRun) -> tuple[int, int, int]:
+def state_snapshot(run: TrainingRun, *, memoryless: bool = False) -> tuple[int, int, int]:
     """Bytes of distinct storages under this process's parameters, gradients and optimizer state."""
     return (
-        storage_bytes(run.parameter_tensors()),
-        storage_bytes(run.gradient_tensors()),
-        storage_bytes(run.optimizer_state_tensors()),
+        storage_bytes(run.parameter_tensors(), memoryless=memoryless),
+        storage_bytes(run.gradient_tensors(), memoryless=memoryless),
+        storage_bytes(run.optimizer_state_tensors(), memoryless=memoryless),
     )
 
 

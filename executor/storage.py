@@ -33,13 +33,13 @@ def local_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from local_tensors(getattr(tensor, name))
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
-    """Bytes of the distinct storages under the tensors; None and fake tensors count nothing."""
+def storage_bytes(tensors: Iterable[torch.Tensor | None], *, memoryless: bool = False) -> int:
+    """Bytes of the distinct storages under the tensors; None counts nothing, nor do fake tensors unless ``memoryless``."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         for local in local_tensors(tensor) if tensor is not None else ():
             storage = local.untyped_storage()
-            if storage.device.type != "meta":
+            if memoryless or storage.device.type != "meta":
                 sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
 

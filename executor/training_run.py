@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,13 @@ class StepResult:
 class TrainingRun:
     """One process's part of a training run.
 
+    Args:
+        plan: what to run.
+        device: where tensors live.
+        seed: of the first weights; None takes the plan's.
+        weights: first values of the parameters; None: as the plan says.
+        memory: entered while tensors get memory. A dry run passes a mode under which they get none.
+
     Attributes:
         before_reduction: called once per step, in the last micro batch's backward immediately before the first gradient
             reduction (right after that backward where nothing is reduced).
@@ -59,7 +67,15 @@ class TrainingRun:
         InputError: when the plan breaks a rule, is for another runtime, or the number of processes is not the plan's.
     """
 
-    def __init__(self, plan: Plan, *, device: torch.device, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        device: torch.device,
+        seed: int | None = None,
+        weights: WeightSource | None = None,
+        memory: AbstractContextManager[object] | None = None,
+    ) -> None:
         check_runnable(plan)
         self.plan, self.device = plan, device
         self.before_reduction: Hook | None = None
@@ -73,26 +89,28 @@ class TrainingRun:
         self.layout = Layout(self.mesh.sizes, self.mesh.coordinates, fused_tensors(self.stages[0].config))
         pipelined = plan.parallel.pipeline_parallel_size > 1
         self._pipeline = Pipeline(self.stages, plan, self.mesh, device) if pipelined else None
-        tied = pipelined and plan.model.tie_word_embeddings
-        self._tied = TiedWeights(self.stages, self.mesh) if tied else None
-        # The modules swap sharded parameters for gathered ones while they compute; these are the ones that stay.
-        self._parameters = [(clean_name(name), p) for stage in self.stages for name, p in stage.named_parameters()]
-        self._initialize(plan.training.seed if seed is None else seed)
+        with memory or nullcontext():
+            for stage in self.stages:
+                stage.materialise(device)
+                on_first_reduction(stage, self._notify_reduction)
+            tied = pipelined and plan.model.tie_word_embeddings
+            self._tied = TiedWeights(self.stages, self.mesh) if tied else None
+            # The modules swap sharded parameters for gathered ones while they compute; these are the ones that stay.
+            self._parameters = [(clean_name(name), p) for stage in self.stages for name, p in stage.named_parameters()]
+            source = weights or self._weights(plan.training.seed if seed is None else seed)
+            fill_parameters(self.named_parameters(copies=True), source, self.layout)
         self.optimizer = build_optimizer((parameter for _, parameter in self._parameters), plan.training.optimizer)
 
     def _lay_out(self, stage: Stage) -> None:
         wrap_tensor_parallel(stage, self.plan.parallel, self.mesh)
         recompute_layers(stage.layers, stage.spec, self.plan.training.attention_implementation)
         wrap_data_parallel(stage, self.plan, self.mesh)
-        stage.materialise(self.device)
-        on_first_reduction(stage, self._notify_reduction)
 
-    def _initialize(self, seed: int) -> None:
+    def _weights(self, seed: int) -> WeightSource:
         stage, folder = self.stages[0], self.plan.model.weights_path
-        source: WeightSource = RandomWeights(seed, stage.config)
         if folder is not None:
-            source = SafetensorsWeights(folder, base=stage.names.base)
-        fill_parameters(self.named_parameters(copies=True), source, self.layout)
+            return SafetensorsWeights(folder, base=stage.names.base)
+        return RandomWeights(seed, stage.config)
 
     def _is_copy(self, name: str) -> bool:
         """Whether the parameter is the last stage's copy of a tied embedding, not a parameter of its own."""
@@ -144,6 +162,11 @@ class TrainingRun:
         Raises:
             InputError: when the batch has another shape.
         """
+        loss, norm = self.compute_step(batch)
+        return StepResult(loss.item(), None if norm is None else norm.item())
+
+    def compute_step(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`step` without waiting for its numbers: loss and gradient norm as float64 scalars on the device."""
         inputs, targets = self._split_batch(batch)
         self._reduction_awaited = self.before_reduction is not None
         with loss_context(self.plan.parallel.loss_parallel):
@@ -196,7 +219,7 @@ class TrainingRun:
             self.before_reduction()
 
     @torch.no_grad()
-    def _clip(self, loss: torch.Tensor) -> StepResult:
+    def _clip(self, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Clip, and make the loss global; both need sums over all processes, so they share one all-reduce."""
         gradients, owned = [], []
         for name, parameter in self._parameters:
@@ -212,7 +235,7 @@ class TrainingRun:
         if dist.is_initialized():
             dist.all_reduce(sums)
         if limit is None:
-            return StepResult(sums[0].item(), None)
+            return sums[0], None
         norm = sums[1].sqrt()
         scale_gradients(gradients, norm, limit)
-        return StepResult(sums[0].item(), norm.item())
+        return sums[0], norm

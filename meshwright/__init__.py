@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from meshwright.sites import load_site, save_site
     from meshwright.validation.calibrate import calibrate
     from meshwright.validation.replay import replay
+    from meshwright.verifying import verify
 
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
@@ -56,7 +57,7 @@ __all__ = [
     "SiteProfile", "TrainingSpec", "__version__", "calibrate", "compare", "detect", "estimate", "explain", "export",
     "list_devices", "list_models", "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime",
     "load_site", "make_plan", "measure", "plan", "replay", "run", "run_reference", "save_plan", "save_site",
-    "training_duration",
+    "training_duration", "verify",
 ]  # fmt: skip
 
 # Public name -> the module that holds it; the specs are all in costmodel.specs.
@@ -85,6 +86,7 @@ _HOMES = {
     "save_plan": "meshwright.plan_files",
     "save_site": "meshwright.sites",
     "training_duration": "meshwright.estimating",
+    "verify": "meshwright.verifying",
 }
 
 

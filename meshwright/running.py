@@ -67,7 +67,7 @@ def run(
     from executor.launch import run as launch
 
     return launch(
-        _load_runnable(plan),
+        load_runnable(plan),
         steps=whole_number("steps", steps, 1, _MAX_STEPS),
         data=_optional_path("data", data),
         output=None if output is None else check_output(output, force=force),
@@ -125,7 +125,7 @@ def run_reference(
     from executor.reference import run_reference as train
 
     number, path = whole_number("steps", steps, 1, _MAX_STEPS), _optional_path("data", data)
-    return train(_load_runnable(plan), steps=number, data=path, progress=progress)
+    return train(load_runnable(plan), steps=number, data=path, progress=progress)
 
 
 def loss_difference(observation: Observation, reference: Observation) -> float:
@@ -220,7 +220,7 @@ def _optional_path(name: str, path: str | Path | None) -> Path | None:
     return None if path is None else to_path(path, what=name)
 
 
-def _load_runnable(plan: Plan | Recommendation | str | Path) -> Plan:
+def load_runnable(plan: Plan | Recommendation | str | Path) -> Plan:
     """The plan, after making sure that the model it prices is the model it trains."""
     from costmodel.models.agreement import check_agreement
 

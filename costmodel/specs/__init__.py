@@ -10,12 +10,21 @@ from costmodel.specs.estimate import (
     MemoryTerm,
     PeakMemory,
     Phase,
+    RankCommunication,
     StageMemory,
     Term,
 )
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.model import AttentionSpec, FeedForwardSpec, LayerGroup, ModelSpec
-from costmodel.specs.observation import Comparison, FieldComparison, Instant, Observation, RankMemory, RankPeak
+from costmodel.specs.observation import (
+    Comparison,
+    FieldComparison,
+    Instant,
+    Observation,
+    PipelineRankRun,
+    RankMemory,
+    RankPeak,
+)
 from costmodel.specs.parallel import ContextParallelMethod, ParallelConfig, PipelineSchedule, ZeroStage
 from costmodel.specs.plan import (
     DEFAULT_AXIS_ORDER,
@@ -125,11 +134,13 @@ __all__ = [
     "ParallelConfig",
     "PeakMemory",
     "Phase",
+    "PipelineRankRun",
     "PipelineSchedule",
     "Plan",
     "Precision",
     "PrecisionSpec",
     "Provenance",
+    "RankCommunication",
     "RankMemory",
     "RankPeak",
     "RateCorrection",

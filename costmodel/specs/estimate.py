@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from hardware_profiles.spec import Spec
 
@@ -66,15 +66,25 @@ class PeakMemory(Spec):
 class Communication(Spec):
     """Traffic of one device in one step.
 
-    ``bytes_per_rank`` is what it sends under the named algorithm, all ``count`` calls together.
+    ``axis``: of the mesh, or ``world`` where devices differ along several. ``bytes_per_rank`` is what it sends under the
+    named algorithm, all ``count`` calls together. ``group_size``: devices that take part in one call (of a ``send``: that
+    the axis has). ``link``: the slowest level between them; empty where nobody looked.
     """
 
     axis: str
     op: str
     count: NonNegativeInt
     bytes_per_rank: NonNegativeInt
-    link: str
+    group_size: PositiveInt | None = None
+    link: str = ""
     algorithm: str = "ring"
+
+
+class RankCommunication(Spec):
+    """Traffic of one device of a pipeline rank in one step."""
+
+    rank: NonNegativeInt
+    entries: tuple[Communication, ...]
 
 
 class FlopCount(Spec):
@@ -88,7 +98,8 @@ class Estimate(Spec):
     """The prediction for one complete plan.
 
     ``fits``: the fullest device stays within the device's memory. ``memory_ignored`` marks an estimate
-    made with ``--ignore-memory`` of a plan that does not fit.
+    made with ``--ignore-memory`` of a plan that does not fit. ``communication`` is the traffic of the pipeline rank whose
+    computation lasts longest, ``rank_communication`` that of every pipeline rank.
     """
 
     step_time_seconds: Interval
@@ -106,5 +117,6 @@ class Estimate(Spec):
     host_memory_bytes: NonNegativeInt
     nvme_bytes: NonNegativeInt = 0
     communication: tuple[Communication, ...]
+    rank_communication: tuple[RankCommunication, ...] = ()
     bound_by: str
     notes: tuple[str, ...] = ()

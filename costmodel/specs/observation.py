@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from costmodel.specs.estimate import Communication, Evidence
+from costmodel.specs.estimate import Communication, Evidence, MemoryTerm, Phase
 from hardware_profiles.spec import Spec
 
 Instant = Literal["after_init", "before_reduction", "after_step"]
@@ -30,8 +30,26 @@ class RankPeak(Spec):
     resident_bytes: NonNegativeInt | None = None
 
 
+class PipelineRankRun(Spec):
+    """One step of the fullest device of a pipeline rank, from a dry run.
+
+    ``terms``: tensor bytes alive at the peak, by kind. ``parameters`` to ``optimizer_state``: storage bytes right after the
+    optimizer's step. ``flops``: of matrix products and attention that this device executes.
+    """
+
+    rank: NonNegativeInt
+    peak_bytes: NonNegativeInt
+    peak_phase: Phase
+    terms: tuple[MemoryTerm, ...]
+    parameters: NonNegativeInt
+    gradients: NonNegativeInt
+    optimizer_state: NonNegativeInt
+    flops: NonNegativeFloat
+    communication: tuple[Communication, ...]
+
+
 class Observation(Spec):
-    """A measured or dry run; every field but the source is optional."""
+    """A measured or dry run; every field but the source is optional. ``flops`` and ``pipeline_ranks`` are of one step."""
 
     source: str
     plan_hash: str | None = None
@@ -44,6 +62,8 @@ class Observation(Spec):
     peaks: tuple[RankPeak, ...] = ()
     communication: tuple[Communication, ...] = ()
     flops: NonNegativeFloat | None = None
+    pipeline_ranks: tuple[PipelineRankRun, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class FieldComparison(Spec):

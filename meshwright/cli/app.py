@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "meshwright.cli.explain",
     "export": "meshwright.cli.export",
     "run": "meshwright.cli.run",
+    "verify": "meshwright.cli.verify",
     "replay": "meshwright.cli.replay",
     "calibrate": "meshwright.cli.calibrate",
     "hardware": "meshwright.cli.hardware",

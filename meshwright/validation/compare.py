@@ -9,21 +9,27 @@
 from __future__ import annotations
 
 from costmodel.specs import Comparison, Estimate, Evidence, FieldComparison, Observation
+from meshwright.validation.compare_ranks import Tolerances, compare_ranks
 
 MEMORY_TOLERANCE = 0.10
 """A planner that leaves less than a tenth of the device free cannot afford a larger error."""
 
 
-def compare(estimate: Estimate, observation: Observation) -> Comparison:
+def compare(estimate: Estimate, observation: Observation, tolerances: Tolerances | None = None) -> Comparison:
     """Compare what both carry: step time, tokens per second, and the peak of tensor bytes on the fullest device.
 
-    The measured peak is the largest of all ranks, beside the estimate's allocated bytes.
+    The measured peak is the largest of all ranks, beside the estimate's allocated bytes. Of a dry run: memory, FLOP and
+    communication of every pipeline rank, within ``tolerances`` (compare_ranks.py).
 
     Returns:
         One field per number; ``passed`` when there is at least one and all are within their tolerance. A field's
         tolerance is the one of the side on which the prediction missed.
     """
-    fields = [*_speed(estimate, observation), *_memory(estimate, observation)]
+    fields = [
+        *_speed(estimate, observation),
+        *_memory(estimate, observation),
+        *compare_ranks(estimate, observation, tolerances or Tolerances()),
+    ]
     return Comparison(
         source=observation.source, fields=tuple(fields), passed=bool(fields) and all(field.passed for field in fields)
     )

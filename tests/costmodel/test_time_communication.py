@@ -1,9 +1,12 @@
 """What is sent: published counts and volumes of tensor, pipeline, data parallelism and ZeRO."""
 
+from math import prod
+
 import pytest
 from time_worlds import cluster, device, gpt, llama, setting, world
 
 from costmodel.communication import communication
+from costmodel.models.parameters import model_tensors
 from costmodel.sharding import sharding_times
 from costmodel.specs import Communication
 from costmodel.step import stage_parameters, step_times
@@ -35,19 +38,46 @@ def test_full_recomputation_repeats_the_forward_collectives():
 
 
 def test_sequence_parallelism_sends_what_the_all_reduces_sent():
-    """Every all-reduce becomes an all-gather and a reduce-scatter of equal total volume (arXiv 2205.05198, 4.2.2)."""
+    """Every all-reduce becomes an all-gather and a reduce-scatter of equal total volume (arXiv 2205.05198, 4.2.2).
+
+    So do a layer's four and the head's input; its output is gathered for the loss, the embedding's along the hidden dim or,
+    with a sequence dim to cut instead, exchanged in each direction.
+    """
     sizes = {"runtime": "torch", "model": llama(), "tensor_parallel_size": 4, "num_micro_batches": 2}
     plain, runtime = world(**sizes)
     sharded, _ = world(**sizes, sequence_parallel=True)
-    reduced = traffic(plain, runtime)["tp", "all_reduce"]
-    entries = traffic(sharded, runtime)
-    scattered, gathered = entries["tp", "reduce_scatter"], entries["tp", "all_gather"]
-    head_input = 2 * 3 / 4 * BLOCK
-    logits = traffic(plain, runtime)["tp", "all_gather"].bytes_per_rank
-    assert scattered.count == reduced.count == 2 * (4 * LAYERS + EDGES)
-    assert scattered.bytes_per_rank + gathered.bytes_per_rank - head_input - logits == pytest.approx(
-        reduced.bytes_per_rank
-    )
+    before, after = traffic(plain, runtime), traffic(sharded, runtime)
+    blocks, embedding, both = 2 * (4 * LAYERS + 1), 3 / 4 * 2 * BLOCK, 2 * 3 / 4 * 16
+    logits = before["tp", "all_gather"].bytes_per_rank - embedding
+    assert before["tp", "all_reduce"].count == blocks + 1  # and the gradient norm with the loss, over all devices
+    assert before["tp", "all_reduce"].bytes_per_rank == blocks * 2 * 3 / 4 * BLOCK + both
+    assert after["tp", "reduce_scatter"].count == blocks
+    halves = after["tp", "reduce_scatter"].bytes_per_rank + after["tp", "all_gather"].bytes_per_rank - logits
+    assert halves == before["tp", "all_reduce"].bytes_per_rank - both
+    assert after["tp", "all_to_all"].count == 4
+    assert after["tp", "all_to_all"].bytes_per_rank == 4 * 3 / 4 * BLOCK / 4
+
+
+def test_gradients_of_norms_are_summed_over_tensor_ranks_before_every_reduction():
+    """Each norm sees the tokens of its rank alone: bf16 where a micro-batch reduces them, fp32 where they were added up."""
+    sizes = {"runtime": "torch", "model": llama(), "tensor_parallel_size": 2, "sequence_parallel": True}
+    norms, loss = 2 * LAYERS + 1, 3
+    for zero, times, size in ((3, 4, 2), (1, 1, 4)):
+        plan, runtime = world(
+            **sizes, loss_parallel=True, zero_stage=zero, data_parallel_shard_size=2, num_micro_batches=4
+        )
+        entry = traffic(plan, runtime)["tp", "all_reduce"]
+        assert entry.count == times * norms + 4 * loss
+        assert entry.bytes_per_rank == times * norms * HIDDEN * size + 4 * loss * LENGTH * 4
+
+
+def test_gathers_and_reductions_count_the_rows_that_pad_a_tensor():
+    """FSDP2 cuts every tensor along its rows: 32000 of them over 3 devices are gathered as 3 x 10667."""
+    plan, runtime = world(runtime="torch", model=llama(), zero_stage=1, data_parallel_shard_size=3, num_micro_batches=1)
+    shapes = [tensor.shape for tensor in model_tensors(plan.model)]
+    padded = sum(3 * -(-shape[0] // 3) * prod(shape[1:]) for shape in shapes)
+    assert padded > sum(prod(shape) for shape in shapes)
+    assert traffic(plan, runtime)["dp_shard", "all_gather"].bytes_per_rank == 2 / 3 * 2 * padded
 
 
 def test_no_tensor_traffic_without_tensor_parallelism():
