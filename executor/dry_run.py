@@ -66,23 +66,18 @@ def _run_all(plan: Plan, tasks: Sequence[Task], folder: Path, progress: Callable
                 process.start()
                 running[process.sentinel] = process, task
             for sentinel in wait(list(running)):
-                process, (rank, count) = running.pop(sentinel)  # type: ignore[arg-type]
-                process.join()
-                if process.exitcode:
-                    failure = root_cause(load(folder))
-                    raise (
-                        to_exception(failure)
-                        if failure
-                        else ExecutionError(
-                            f"the dry run of pipeline rank {rank} ended with exit code {process.exitcode}"
-                        )
-                    )
+                ended, (rank, count) = running.pop(sentinel)  # type: ignore[arg-type]
+                ended.join()
+                if ended.exitcode:
+                    failure, end = root_cause(load(folder)), f"ended with exit code {ended.exitcode}"
+                    unsaid = ExecutionError(f"the dry run of pipeline rank {rank} {end}")
+                    raise to_exception(failure) if failure else unsaid
                 done += 1
                 progress(f"{done} of {len(tasks)}: pipeline rank {rank} with {count} micro-batches")
     finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
+        for left, _ in running.values():
+            left.kill()
+            left.join()
 
 
 def _run_one(plan: Plan, task: Task, folder: Path, parent: int) -> None:

@@ -98,7 +98,7 @@ def backward_task() -> int:
 def process_group(named: Any) -> dist.ProcessGroup:
     """The group that a collective's argument stands for: its name, or the group boxed for the dispatcher."""
     if isinstance(named, str):
-        return torch._C._distributed_c10d._resolve_process_group(named)
+        return torch._C._distributed_c10d._resolve_process_group(dist.GroupName(named))
     return named if isinstance(named, dist.ProcessGroup) else dist.ProcessGroup.unbox(named)
 
 
