@@ -20,8 +20,8 @@ compute format, B = T h e. *SP* is sequence parallelism. Bytes are those of the 
         micro-batch's own gradient is reduced, in the reduce format where gradients were accumulated first
         without FSDP2 all of a rank's in one message per step; query and key norms always, in one message of shards
     (5) data parallel, a group of tensors (a layer, or embedding, norm and head): gathers of C per gathered element and
-        reductions of R per gathered element, as often as frequency.py and unshards.py say; over replicas an all-reduce of R per element of
-        the padded shard. A tensor is padded to ceil(rows / n) n rows (shard_sizes.py)
+        reductions of R per gathered element, as often as frequency.py and unshards.py say; over replicas an all-reduce of R
+        per element of the padded shard. A tensor is padded to ceil(rows / n) n rows (shard_sizes.py)
     (6) a tied table on two pipeline ranks: an all-reduce of the gradient's shard, G per element, between the two
     (7) the gradient's norm and the loss: an all-reduce of 2 float64 over all devices (``world``, or the only axis there is)
 
