@@ -174,6 +174,7 @@ def test_two_processes_as_two_nodes_give_a_network(tmp_path: Path) -> None:
     assert "measured" in cluster.sources["levels.1.link"]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_nodes_of_two_give_two_measured_levels_that_a_plan_uses(tmp_path: Path) -> None:
     names = start_as_torchrun(2, 2, tmp_path / "cluster.yaml", seconds=8.0)

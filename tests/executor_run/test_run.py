@@ -92,11 +92,14 @@ def test_state_bytes_of_two_replicas(replicated: tuple[Plan, Observation, Path])
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"data_parallel_shard_size": 2, "zero_stage": 3},
-        {"tensor_parallel_size": 2, "sequence_parallel": True, "loss_parallel": True},
-        {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b"},
+        pytest.param({"data_parallel_shard_size": 2, "zero_stage": 3}, id="zero3", marks=pytest.mark.slow),
+        pytest.param(
+            {"tensor_parallel_size": 2, "sequence_parallel": True, "loss_parallel": True},
+            id="tensor",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b"}, id="pipeline"),
     ],
-    ids=["zero3", "tensor", "pipeline"],
 )
 def test_every_kind_of_parallelism_learns_the_same(sizes: dict[str, Any], reference: tuple[float, ...]) -> None:
     observation = run(tiny_plan(**sizes), steps=STEPS, progress=False)
@@ -105,6 +108,7 @@ def test_every_kind_of_parallelism_learns_the_same(sizes: dict[str, Any], refere
     assert len(observation.memory) == 6
 
 
+@pytest.mark.slow
 def test_gpt2_learns_the_same() -> None:
     """Learned positions, biases and a tied head."""
     plan = tiny_plan(model=tiny_gpt2(), data_parallel_shard_size=2, zero_stage=2)

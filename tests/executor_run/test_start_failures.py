@@ -121,7 +121,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_node_whose_partner_never_comes(tmp_path: Path, node: int) -> None:
     write_plan(tmp_path / "plan.json", **TWO)
     endpoint = f"127.0.0.1:{free_port()}"
@@ -135,7 +135,7 @@ def test_a_node_whose_partner_never_comes(tmp_path: Path, node: int) -> None:
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_measuring_with_a_peer_that_never_comes(tmp_path: Path, rank: int) -> None:
     place = {
         "RANK": str(rank),
