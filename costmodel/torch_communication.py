@@ -16,8 +16,7 @@ compute format, B = T h e. *SP* is sequence parallelism. Bytes are those of the 
                                           else    an all-reduce of B backward
         logits                            an all-gather of t ceil(V / t) T e; in a parallel loss 3 all-reduces of T fp32 numbers
     (4) gradients that are sums over tp: under SP those of tensors that tp does not cut (norms, row-wise biases, position
-        embeddings), an all-reduce each before every reduction of their group. They are in the compute format where the
-        micro-batch's own gradient is reduced, in the reduce format where gradients were accumulated first
+        embeddings), an all-reduce of R per element each before every reduction of their group
         without FSDP2 all of a rank's in one message per step; query and key norms always, in one message of shards
     (5) data parallel, a group of tensors (a layer, or embedding, norm and head): gathers of C per gathered element and
         reductions of R per gathered element, as often as frequency.py and unshards.py say; over replicas an all-reduce of R
@@ -174,10 +173,8 @@ class _Rank:
         elements, shards = sum(each.num_elements for each in partial), int(self._cut(norms).own[0])
         if not self._wrapped:
             return [self._tensor_call("all_reduce", 1, (elements + shards) * self.bytes_of("gradient"))]
-        each = bool(reduces_every_micro_batch(self.setting.grid)[0])
-        single = self.micro_batches == 1 and self.setting.num_ranks == 1
-        times = self.micro_batches if each else 1
-        payload = elements * self.bytes_of("compute" if each or single else "reduce")
+        times = self.micro_batches if reduces_every_micro_batch(self.setting.grid)[0] else 1
+        payload = elements * self.bytes_of("reduce")
         calls = [Call("tp", "all_reduce", times * len(partial), times * payload, self.setting.tensor_group)]
         return [*calls, self._tensor_call("all_reduce", int(bool(norms)), shards * self.bytes_of("gradient"))]
 

@@ -257,11 +257,10 @@ class _Instants(TorchRank):
         ]
 
     def _reduction(self, sizes: Sizes, held: Column) -> tuple[Column, Column]:
-        """Equation (8): whole gradients of ``held`` bytes per element and buffers, where their sum is largest."""
+        """Equation (8): gradients, whole ones of ``held`` bytes per element or reduced ones, and the input, at most."""
         tensor = self.last_root_tensor * held * (self.grid.shard_group_size > 1) * self.wrapped
         first, output = sizes.local * held * self.wrapped, self.reduction_output(sizes)
-        later = tensor + output > first
-        return np.where(later, tensor, first), self.reduction_input(sizes) + np.where(later, output, 0)
+        return np.maximum(first, tensor + output), self.reduction_input(sizes)
 
     def _pipeline_reductions(self) -> list[Moment]:
         """Equation (5) under a schedule: of a chunk alone, and of everything (or the last chunk, beside reduced ones)."""

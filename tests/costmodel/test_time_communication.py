@@ -59,16 +59,16 @@ def test_sequence_parallelism_sends_what_the_all_reduces_sent():
 
 
 def test_gradients_of_norms_are_summed_over_tensor_ranks_before_every_reduction():
-    """Each norm sees the tokens of its rank alone: bf16 where a micro-batch reduces them, fp32 where they were added up."""
+    """Each norm sees the tokens of its rank alone; its addends are summed in the reduction's format, fp32."""
     sizes = {"runtime": "torch", "model": llama(), "tensor_parallel_size": 2, "sequence_parallel": True}
     norms, loss = 2 * LAYERS + 1, 3
-    for zero, times, size in ((3, 4, 2), (1, 1, 4)):
+    for zero, times in ((3, 4), (1, 1)):
         plan, runtime = world(
             **sizes, loss_parallel=True, zero_stage=zero, data_parallel_shard_size=2, num_micro_batches=4
         )
         entry = traffic(plan, runtime)["tp", "all_reduce"]
         assert entry.count == times * norms + 4 * loss
-        assert entry.bytes_per_rank == times * norms * HIDDEN * size + 4 * loss * LENGTH * 4
+        assert entry.bytes_per_rank == times * norms * HIDDEN * 4 + 4 * loss * LENGTH * 4
 
 
 def test_gathers_and_reductions_count_the_rows_that_pad_a_tensor():

@@ -145,8 +145,10 @@ def reduce_once_or_every_time() -> None:
     ]
     assert reduction[1] > 0.9 * count * reduction[0]
     assert seconds(twice) > seconds(once)
-    # fp32 gradients of 8.03e9 parameters, whole against one of 32 shards.
-    assert once.peak_memory_bytes.allocated - twice.peak_memory_bytes.allocated > 0.9 * 4 * 8.03e9 * 31 / 32
+    # fp32 gradients of 8.03e9 parameters, whole against one of 32 shards and the input of the last reduction, embedding and
+    # head, which FSDP2 keeps from one micro-batch to the next.
+    held = 8.03e9 * 31 / 32 - 2 * 128256 * 4096
+    assert once.peak_memory_bytes.allocated - twice.peak_memory_bytes.allocated > 0.9 * 4 * held
 
 
 @case(
