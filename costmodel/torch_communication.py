@@ -15,8 +15,8 @@ compute format, B = T h e. *SP* is sequence parallelism. Bytes are those of the 
     (3) head                              SP      an all-gather of B forward, a reduce-scatter of B backward
                                           else    an all-reduce of B backward
         logits                            an all-gather of t ceil(V / t) T e; in a parallel loss 3 all-reduces of T fp32 numbers
-    (4) gradients that are sums over tp: under SP those of tensors that tp does not cut (norms, row-wise biases, position
-        embeddings), an all-reduce of R per element each before every reduction of their group
+    (4) gradients that are sums over tp: under SP those of norms and position embeddings, an all-reduce of R per element each
+        before every reduction of their group (a row-wise bias sees the gathered gradient of its output)
         without FSDP2 all of a rank's in one message per step; query and key norms always, in one message of shards
     (5) data parallel, a group of tensors (a layer, or embedding, norm and head): gathers of C per gathered element and
         reductions of R per gathered element, as often as frequency.py and unshards.py say; over replicas an all-reduce of R
@@ -167,7 +167,9 @@ class _Rank:
         """Equation (4)."""
         tensors = list(self._tensors())
         norms = [each for each in tensors if each.name.endswith(_PER_HEAD_NORMS)]
-        partial = [each for each in tensors if each.tensor_parallel_dim is None and each not in norms]
+        whole = [each for each in tensors if each.tensor_parallel_dim is None and each not in norms]
+        cut = {each.name.removesuffix("weight") for each in tensors if each.tensor_parallel_dim is not None}
+        partial = [each for each in whole if each.name.removesuffix("bias") not in cut]
         if not self.sequence_parallel:
             partial = []
         elements, shards = sum(each.num_elements for each in partial), int(self._cut(norms).own[0])

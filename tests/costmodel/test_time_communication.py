@@ -71,6 +71,22 @@ def test_gradients_of_norms_are_summed_over_tensor_ranks_before_every_reduction(
         assert entry.bytes_per_rank == times * norms * HIDDEN * 4 + 4 * loss * LENGTH * 4
 
 
+def test_row_wise_biases_see_the_whole_gradient_and_are_not_summed():
+    """Of a GPT layer's tensors that tensor parallelism leaves whole, 4 are norms' and 2 row-wise biases."""
+    plan, runtime = world(
+        runtime="torch",
+        model=gpt(layers=LAYERS),
+        tensor_parallel_size=2,
+        sequence_parallel=True,
+        loss_parallel=True,
+        zero_stage=1,
+        data_parallel_shard_size=2,
+        num_micro_batches=1,
+    )
+    position_embedding, final_norm, loss = 1, 2, 3
+    assert traffic(plan, runtime)["tp", "all_reduce"].count == 4 * LAYERS + position_embedding + final_norm + loss
+
+
 def test_gathers_and_reductions_count_the_rows_that_pad_a_tensor():
     """FSDP2 cuts every tensor along its rows: 32000 of them over 3 devices are gathered as 3 x 10667."""
     plan, runtime = world(runtime="torch", model=llama(), zero_stage=1, data_parallel_shard_size=3, num_micro_batches=1)
