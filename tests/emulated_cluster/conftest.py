@@ -11,6 +11,16 @@ from emulation import Node, UnavailableError, two_nodes
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[tuple[Node, Node]]:
     """Two nodes, 100 Mbit/s from one to the other."""
+    yield from _two_nodes()
+
+
+@pytest.fixture
+def fresh_nodes() -> Iterator[tuple[Node, Node]]:
+    """Two more, over which nothing was sent yet: no earlier connection is still being closed."""
+    yield from _two_nodes()
+
+
+def _two_nodes() -> Iterator[tuple[Node, Node]]:
     try:
         emulated = two_nodes()
         pair = emulated.__enter__()

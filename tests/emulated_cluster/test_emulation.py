@@ -54,7 +54,8 @@ def _runs(process: int) -> bool:
         return False
 
 
-def test_what_one_node_sends_the_other_is_counted(nodes: tuple[Node, Node], tmp_path: Path) -> None:
+def test_what_one_node_sends_the_other_is_counted(fresh_nodes: tuple[Node, Node], tmp_path: Path) -> None:
+    nodes = fresh_nodes
     before = [node.sent_bytes() for node in nodes]
     log = tmp_path / "ping.log"
     program = nodes[0].start([sys.executable, "-c", _SEND, nodes[1].address, "100000"], seconds=SECONDS, log=log)
