@@ -8,6 +8,7 @@ what recomputation makes again of it (activation_memory.py). The peak of forward
                           backward chunk by chunk: one chunk's logits, beside the head side's gradient
         before it         under ZeRO 3 the root group is gathered again, without a head a layer at the same time
     (2) first backward    sum K_c A_c + B + W; (1)'s gradients + those of the head side and a tied table; X
+        second            where no backward is over by (1), the same with one micro-batch less and the gradients of one
     (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter, or X before it
         later             where gradients are added up whole: all of them beside those of the root group that just formed
     (4) last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
@@ -106,7 +107,20 @@ class _Instants(TorchRank):
     def all(self) -> list[Moment]:
         """Every instant that may be the peak."""
         moments = [self.start(), self.regather(), self.loss(), self.first_backward(), self.first_reduction()]
+        moments += [self._second(self.loss()), self._second(self.first_backward())]
         return [*moments, self.merge(), self.last_backward(), *self.last_reductions()]
+
+    def _second(self, moment: Moment) -> Moment:
+        """The same of the second micro-batch where all are in flight at the first: one less, beside the first's gradients."""
+        totals = self.totals
+        applies = self.pipeline * (1 - totals.earlier) * (totals.in_flight > totals.micro_batch)
+        whole = np.where(self.alone, totals.last.total.local, totals.sizes.local) * self.inputs.bytes_of("reduce")
+        terms = dict(moment.terms)
+        terms["activations"] = terms["activations"] - totals.micro_batch
+        terms["gradients"] = terms["gradients"] + whole
+        return Moment(
+            {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
+        )
 
     def _moment(self, *, before: bool, prefetched: Column | int = 0, late: Column | int = 0, **terms: Column) -> Moment:
         """Terms, with what lies in the pools of stream_pools.py; ``before``: no gradient of this micro-batch is reduced."""
