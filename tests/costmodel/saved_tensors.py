@@ -56,6 +56,7 @@ def run_transformers(
     from torch.autograd.graph import saved_tensors_hooks
 
     from executor.hf_models import DTYPES, Stage
+    from executor.recompute import recompute_layers
 
     plan = make_plan(
         build_model(config, name="model"),
@@ -66,6 +67,7 @@ def run_transformers(
         training={"attention_implementation": attention},
     )
     stage = Stage(plan, plan.stages[0])
+    recompute_layers(stage.layers, stage.spec, attention)
     stage.materialise(torch.device("cpu"))
     stage = stage.to(DTYPES[precision])
     saved = Saved(stage)
