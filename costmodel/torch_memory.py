@@ -212,7 +212,8 @@ class _Instants(TorchRank):
         """Equation (3), later: the root group's gradients of a micro-batch beside all accumulated ones."""
         totals, compute = self.totals, self.inputs.bytes_of("compute")
         in_place = compute == self.inputs.bytes_of("reduce")
-        fresh = self.last_root_tensor if in_place else self.roots.local
+        forming = np.where(self.alone, totals.last.root.local, self.roots.local)
+        fresh = self.last_root_tensor if in_place else forming
         held = np.where(self.alone, totals.last.total.local, totals.sizes.local) * self.inputs.bytes_of("reduce")
         return self._moment(
             before=True,
