@@ -15,10 +15,10 @@ import numpy as np
 from costmodel.compute import Column
 from costmodel.paths import Paths
 from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem, grid_contents, prepare
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
-from costmodel.stages import even_split
 from costmodel.steady_state import Shape, pipeline_ends
 from costmodel.step import StepTimes, step_times
 from costmodel.vocabulary import padded_models

@@ -9,8 +9,8 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Any
 
+from costmodel.runtimes.layer_split import even_split
 from costmodel.specs import ParallelConfig, Plan
-from costmodel.stages import even_split
 
 STEPS = 5
 _INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")

@@ -125,6 +125,7 @@ def sample_runtime(name: str = "torch") -> RuntimeProfile:
         unfused_softmax="eager",
         schedules=("none", "naive", "gpipe", "1f1b", "interleaved_1f1b"),
         recompute_kinds=("none", "core_attention", "full"),
+        recompute_layers="per_stage",
         uneven_stages=True,
         interleaving_multiple="rounds",
         embedding_tensor_parallel="hidden",

@@ -13,8 +13,9 @@ from costmodel.runtimes.rules_context import CONTEXT_RULES
 from costmodel.runtimes.rules_core import BoolColumn, Rule, RuleContext, RuleOutcome, divisors
 from costmodel.runtimes.rules_data import DATA_RULES
 from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
-from costmodel.runtimes.rules_plan import check_plan_invariants
+from costmodel.runtimes.rules_plan import check_plan_invariants, check_recompute_layers
 from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, valid_precisions
+from costmodel.runtimes.rules_stages import STAGE_RULES
 from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_sizes
 from costmodel.specs import Plan, Rejection, RuntimeProfile
 
@@ -24,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Searches count a candidate under the first rule it breaks, so the general ones come first.
-RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *CONTEXT_RULES, *PIPELINE_RULES, *DATA_RULES)
+RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *CONTEXT_RULES, *PIPELINE_RULES, *STAGE_RULES, *DATA_RULES)
 
 
 def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:
@@ -60,6 +61,7 @@ def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
 
         runtime = load_runtime(plan.runtime.name)
     invariants = check_plan_invariants(plan)
+    recompute = check_recompute_layers(plan, runtime)
     # A broken stage list is reported once, as the invariant; its counts say nothing more.
     counts = None if invariants else tuple(stage.num_layers for stage in plan.stages)
     context = RuleContext(
@@ -70,4 +72,4 @@ def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
         for outcome in evaluate(context, Grid.from_parallel(plan.parallel, kind)):
             if not outcome.mask_ok[0]:
                 broken.setdefault(outcome.rule.name, outcome.rejection(0))
-    return [*broken.values(), *invariants]
+    return [*broken.values(), *invariants, *recompute]

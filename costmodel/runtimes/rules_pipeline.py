@@ -1,4 +1,4 @@
-"""Rules on pipeline stages and schedules."""
+"""Rules on pipeline sizes and schedules."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from costmodel.runtimes.rules_core import (
     Finding,
     Rule,
     RuleContext,
-    divisors,
-    everywhere,
     listed,
     schedule_is,
     schedule_of,
 )
 
 
-def _virtual_stages(grid: Grid) -> IntColumn:
+def virtual_stages(grid: Grid) -> IntColumn:
+    """Ranks x chunks of every row, [n]."""
     return grid.pipeline_parallel_size * grid.num_model_chunks
 
 
 def _enough_layers(context: RuleContext, grid: Grid) -> BoolColumn:
-    return np.asarray(_virtual_stages(grid) <= context.model.num_hidden_layers)
+    return np.asarray(virtual_stages(grid) <= context.model.num_hidden_layers)
 
 
 def _explain_layers(context: RuleContext, grid: Grid, row: int) -> Finding:
@@ -161,25 +160,6 @@ def _explain_split_backward_zero(context: RuleContext, grid: Grid, row: int) -> 
     )
 
 
-def _even_stages(context: RuleContext, grid: Grid) -> BoolColumn:
-    if context.runtime.uneven_stages:
-        return everywhere(grid, True)
-    uneven = context.layers_per_stage is not None and len(set(context.layers_per_stage)) > 1
-    return np.asarray(everywhere(grid, not uneven) & (context.model.num_hidden_layers % _virtual_stages(grid) == 0))
-
-
-def _explain_even_stages(context: RuleContext, grid: Grid, row: int) -> Finding:
-    stages, layers = int(_virtual_stages(grid)[row]), context.model.num_hidden_layers
-    valid = listed(divisors(layers))
-    stated = "" if context.layers_per_stage is None else f" (layers_per_stage {listed(context.layers_per_stage)})"
-    return Finding(
-        f"runtime {context.runtime.name} needs stages of equal size: {layers} layers over {stages} stages{stated}; "
-        f"valid pipeline_parallel_size x num_model_chunks: {valid}",
-        f"choose pipeline_parallel_size x num_model_chunks from {valid}",
-        {"num_hidden_layers": layers, "stages": stages, "valid": valid},
-    )
-
-
 def _tied_stages(context: RuleContext, grid: Grid) -> BoolColumn:
     fine = context.runtime.tied_pipelines or not context.model.tie_word_embeddings
     return np.asarray(fine | (grid.pipeline_parallel_size == 1))
@@ -192,40 +172,6 @@ def _explain_tied_stages(context: RuleContext, grid: Grid, row: int) -> Finding:
         f"has tied embeddings, pipeline_parallel_size {stages}; valid: 1",
         "set pipeline_parallel_size to 1, choose another runtime, or a model with tie_word_embeddings false",
         {"pipeline_parallel_size": stages},
-    )
-
-
-def _stages_sum(context: RuleContext, grid: Grid) -> BoolColumn:
-    counts = context.layers_per_stage
-    ok = counts is None or (sum(counts) == context.model.num_hidden_layers and min(counts) >= 1)
-    return everywhere(grid, ok)
-
-
-def _stages_count(context: RuleContext, grid: Grid) -> BoolColumn:
-    if context.layers_per_stage is None:
-        return everywhere(grid, True)
-    return np.asarray(_virtual_stages(grid) == len(context.layers_per_stage))
-
-
-def _explain_stages_sum(context: RuleContext, _: Grid, _row: int) -> Finding:
-    counts, layers = context.layers_per_stage or (), context.model.num_hidden_layers
-    return Finding(
-        f"layers_per_stage {listed(counts)} sums to {sum(counts)} layers; {context.model.name} has {layers}, and "
-        "every stage "
-        "needs at least one",
-        f"list positive numbers that sum to {layers}",
-        {"layers": sum(counts), "num_hidden_layers": layers},
-    )
-
-
-def _explain_stages_count(context: RuleContext, grid: Grid, row: int) -> Finding:
-    counts = context.layers_per_stage or ()
-    pipeline, chunks = int(grid.pipeline_parallel_size[row]), int(grid.num_model_chunks[row])
-    return Finding(
-        f"layers_per_stage {listed(counts)} lists {len(counts)} stages, but pipeline_parallel_size {pipeline} x "
-        f"num_model_chunks {chunks} = {pipeline * chunks}",
-        f"list {pipeline * chunks} stages, or choose sizes that multiply to {len(counts)}",
-        {"stages": len(counts), "needed": pipeline * chunks},
     )
 
 
@@ -272,13 +218,5 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         stated_axes=("pipeline_schedule", "zero_stage"),
         mask=_split_backward_zero,
         explain=_explain_split_backward_zero,
-    ),
-    Rule(name="even_stages", stated_axes=(), mask=_even_stages, explain=_explain_even_stages),
-    Rule(name="layers_per_stage_sum", stated_axes=(), mask=_stages_sum, explain=_explain_stages_sum),
-    Rule(
-        name="layers_per_stage_count",
-        stated_axes=("pipeline_parallel_size", "num_model_chunks"),
-        mask=_stages_count,
-        explain=_explain_stages_count,
     ),
 )

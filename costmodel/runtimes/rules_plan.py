@@ -1,10 +1,10 @@
-"""Invariants of a complete plan that no grid column shows: its stages, its device count, its axis order."""
+"""Rules on a complete plan that no grid column shows: its stages and what they recompute, its device count, its axis order."""
 
 from __future__ import annotations
 
 from costmodel.runtimes.placement import V_SCHEDULES, place
 from costmodel.runtimes.rules_core import listed
-from costmodel.specs import DEFAULT_AXIS_ORDER, Plan, Rejection
+from costmodel.specs import DEFAULT_AXIS_ORDER, Plan, Rejection, RuntimeProfile
 
 
 def _check_stage_shape(plan: Plan) -> list[Rejection]:
@@ -133,3 +133,32 @@ def check_plan_invariants(plan: Plan) -> list[Rejection]:
         _check_axis_order,
     )
     return [rejection for one_check in checks for rejection in one_check(plan)]
+
+
+def check_recompute_layers(plan: Plan, runtime: RuntimeProfile) -> list[Rejection]:
+    """What the stages recompute must be one setting of the runtime, unless it takes one for every stage.
+
+    A number of layers goes with kind full only (megatron-core: granularity selective takes none). One number for all stages
+    is ``n`` such that every stage recomputes min(n, its layers).
+    """
+    kinds = {stage.recompute.kind for stage in plan.stages}
+    counts = [stage.num_recomputed_layers for stage in plan.stages]
+    layers = [stage.num_layers for stage in plan.stages]
+    one_number = [min(max(counts), each) for each in layers]
+    whole = kinds == {"none"} or counts == layers
+    uniform = len(kinds) == 1 and (whole or (kinds == {"full"} and counts == one_number))
+    found = {"per_stage": True, "uniform": uniform, "all": len(kinds) == 1 and whole}
+    if found[runtime.recompute_layers]:
+        return []
+    words = ", ".join(stage.recompute.word for stage in plan.stages)
+    number = ", or the same full:N for all stages" if runtime.recompute_layers == "uniform" else ""
+    kinds_known = listed(runtime.recompute_kinds)
+    return [
+        Rejection(
+            rule="runtime_recompute_layers",
+            message=f"runtime {runtime.name} recomputes alike in all stages, found {words}; valid: one of {kinds_known} for all "
+            f"layers of all stages{number}",
+            numbers={"recompute": words, "valid": runtime.recompute_layers},
+            fix=f"give every stage the same recompute, one of {kinds_known}{number}, or choose another runtime",
+        )
+    ]

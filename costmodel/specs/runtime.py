@@ -45,10 +45,20 @@ KernelFusion = Literal["none", "norms", "full"]
 """Which element-wise operations are one kernel: none of them, norms only, or all (hand-written kernels, torch.compile)."""
 
 
+RecomputeLayers = Literal["per_stage", "uniform", "all"]
+"""How many layers of a virtual stage full recomputation covers.
+
+``per_stage``: of every virtual stage another number, and another kind. ``uniform``: one number for all virtual stages, of
+which each recomputes its first so many layers, or all of them where it has fewer. ``all``: every layer of the model or none.
+"""
+
+
 class RuntimeProfile(Spec):
     """One training framework.
 
     ``precisions``: the user's word (bf16, ...) -> the number formats the framework really uses.
+    ``recompute_layers``: how a stage may recompute some of its layers and keep the others (`RecomputeLayers`).
+    ``uneven_stages``: whether a plan may choose the layers of every stage; else the framework deals them itself.
     ``embedding_tensor_parallel``: which dim of an untied embedding tensor parallelism cuts (a tied one
     is always cut along the vocabulary). ``sharding``: how ZeRO cuts: ``fsdp2`` pads dim 0 of every
     tensor to a multiple of the group, ``flat`` cuts the concatenation evenly. ``full_pipeline_schedules``:
@@ -79,6 +89,7 @@ class RuntimeProfile(Spec):
     hierarchical_partition: bool
     schedules: tuple[PipelineSchedule, ...]
     recompute_kinds: tuple[Literal["none", "core_attention", "op_policy", "full"], ...]
+    recompute_layers: RecomputeLayers
     uneven_stages: bool
     interleaving_multiple: Literal["pipeline_parallel_size", "rounds"]
     embedding_tensor_parallel: Literal["vocab", "hidden"]

@@ -12,9 +12,9 @@ from costmodel.megatron_activation_memory import megatron_end_bytes, megatron_la
 from costmodel.memory import plan_memory
 from costmodel.models.loader import build_model
 from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.layer_split import split_by_cost
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import MemoryAccounting, ModelSpec, Plan, StageCosts
-from costmodel.stages import split_by_cost
 from costmodel.state_memory import state_bytes
 
 S, B = 512, 2

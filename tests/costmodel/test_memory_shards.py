@@ -12,10 +12,10 @@ from memory_worlds import gpt, llama, make_plan
 
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, num_parameters
 from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.loader import load_runtime
 from costmodel.shard_sizes import Cut, Sizes, model_sizes, part_of, tensors_sizes
 from costmodel.stage_contents import even_contents, plan_contents
-from costmodel.stages import even_split
 
 
 def cut(tensor_parallel: int = 1, shards: int = 1, *, rank: int = 0, shard: int = 0) -> Cut:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rule_worlds import GOOD, broken, make_context
 
 from costmodel.build import build_plan
-from costmodel.models.loader import load_model
-from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, RECOMPUTE_KINDS, Grid, RecomputeKind
+from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import (
     RULES,
-    RuleContext,
     check,
     evaluate,
     valid_precisions,
@@ -21,63 +20,9 @@ from costmodel.runtimes.rules import (
 )
 from costmodel.specs import (
     InputError,
-    OptimizerSpec,
     ParallelConfig,
     Plan,
-    Rejection,
-    RuntimeProfile,
-    TrainingSpec,
 )
-from hardware_profiles.loader import load_cluster
-
-
-def make_training(
-    runtime: RuntimeProfile, *, batch: int = 64, sequence: int = 1024, precision: str = "bf16"
-) -> TrainingSpec:
-    return TrainingSpec(
-        global_batch_size=batch,
-        sequence_length=sequence,
-        precision=runtime.precisions[precision],
-        optimizer=OptimizerSpec(),
-    )
-
-
-def make_context(
-    *,
-    model: str = "llama-3-8b",
-    cluster: str = "8x8xH100-SXM",
-    runtime: str = "torch",
-    layers_per_stage: tuple[int, ...] | None = None,
-    runtime_changes: dict[str, Any] | None = None,
-    **training: Any,
-) -> RuleContext:
-    profile = load_runtime(runtime)
-    return RuleContext(
-        model=load_model(model),
-        cluster=load_cluster(cluster),
-        training=make_training(profile, **training),
-        runtime=profile.model_copy(update=runtime_changes or {}),
-        layers_per_stage=layers_per_stage,
-    )
-
-
-def broken(context: RuleContext, recompute: RecomputeKind = "none", **sizes: Any) -> dict[str, Rejection]:
-    grid = Grid.from_parallel(ParallelConfig(**sizes), recompute)
-    return {o.rule.name: o.rejection(0) for o in evaluate(context, grid) if not o.mask_ok[0]}
-
-
-# 64 devices: tp 4 x pp 2 x dp 8 = 64; batch 64 = 1 x 8 x 8.
-GOOD: dict[str, Any] = {
-    "tensor_parallel_size": 4,
-    "sequence_parallel": True,
-    "loss_parallel": True,
-    "pipeline_parallel_size": 2,
-    "pipeline_schedule": "1f1b",
-    "data_parallel_shard_size": 8,
-    "zero_stage": 1,
-    "micro_batch_size": 1,
-    "num_micro_batches": 8,
-}
 
 HPZ_TENSOR = "runtime_hierarchical_partition_tensor_parallel"
 TENSOR_DIMS = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size")
@@ -277,28 +222,6 @@ def test_learned_positions_bound_the_sequence_and_rotary_ones_do_not() -> None:
     assert "1024" in found["learned_positions"].fix
     assert broken(make_context(model="gpt2", sequence=1024), **sizes) == {}
     assert broken(make_context(sequence=65536), **sizes) == {}
-
-
-def test_stated_stages_must_match() -> None:
-    sizes = {**GOOD, "data_parallel_shard_size": 8}
-    assert broken(make_context(layers_per_stage=(17, 15)), **sizes) == {}
-    assert set(broken(make_context(layers_per_stage=(17, 16)), **sizes)) == {"layers_per_stage_sum"}
-    assert set(broken(make_context(layers_per_stage=(32, 0)), **sizes)) == {"layers_per_stage_sum"}
-    assert set(broken(make_context(layers_per_stage=(10, 10, 12)), **sizes)) == {"layers_per_stage_count"}
-
-
-def test_a_runtime_may_demand_even_stages() -> None:
-    strict = {"uneven_stages": False}
-    three = {
-        "pipeline_parallel_size": 3,
-        "pipeline_schedule": "gpipe",
-        "data_parallel_replicate_size": 16,
-        "num_micro_batches": 4,
-    }
-    assert broken(make_context(), **three) == {}
-    found = broken(make_context(runtime_changes=strict), **three)
-    assert "1, 2, 4, 8, 16, 32" in found["even_stages"].message
-    assert set(broken(make_context(runtime_changes=strict, layers_per_stage=(17, 15)), **GOOD)) == {"even_stages"}
 
 
 def test_masks_of_many_rows_equal_the_checks_of_each_row() -> None:

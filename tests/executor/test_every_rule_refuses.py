@@ -102,7 +102,7 @@ BEYOND_REACH: Mapping[str, Callable[[RuntimeProfile], bool]] = {
     "runtime_hybrid_shard": lambda torch: torch.hybrid_shard,
     "runtime_hierarchical_partition": lambda torch: torch.hierarchical_partition,
     "runtime_tied_pipeline": lambda torch: torch.tied_pipelines,
-    "even_stages": lambda torch: torch.uneven_stages,
+    "runtime_layers_per_stage": lambda torch: torch.uneven_stages,
     # A user's list of layers: the stages of a plan are judged as plan_stage_layers and plan_stage_order.
     "layers_per_stage_sum": lambda torch: "plan_stage_layers" in BREACHES,
     "layers_per_stage_count": lambda torch: "plan_stage_order" in BREACHES,

@@ -13,8 +13,8 @@ from practitioner_cases import case
 from practitioner_worlds import gpt, llama, made
 
 from costmodel.models.parameters import embedding_tensors
+from costmodel.runtimes.layer_split import even_split
 from costmodel.specs import Infeasible, InputError, ModelSpec
-from costmodel.stages import even_split
 from meshwright import explain, load_cluster, plan
 from meshwright.cli.app import main
 

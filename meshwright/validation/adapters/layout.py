@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.build import build_plan
+from costmodel.runtimes.layer_split import dealt_layers
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check
-from costmodel.specs import InputError, ModelSpec, ParallelConfig, Plan, RuntimeProfile, TrainingSpec
-from costmodel.stages import split_by_cost
+from costmodel.specs import InputError, ParallelConfig, Plan, RuntimeProfile, TrainingSpec
 from costmodel.vocabulary import padded_model
 from hardware_profiles.types import ClusterSpec
 from meshwright.validation.adapters import words
@@ -57,7 +57,7 @@ def adapt(row: RunRow) -> AdaptedRun:
             runtime,
             parallel,
             recompute=recompute,
-            layers_per_stage=_layers_per_stage(model, runtime, parallel),
+            layers_per_stage=dealt_layers(model, runtime, sizes["pipeline_parallel_size"], sizes["num_model_chunks"]),
         )
     except ValidationError as error:
         problem = error.errors()[0]
@@ -66,13 +66,6 @@ def adapt(row: RunRow) -> AdaptedRun:
         raise UnsupportedRunError(str(error)) from error
     _check_rules(plan, runtime, borrowed=framework != runtime.name)
     return AdaptedRun(framework=framework, runtime=runtime, plan=plan)
-
-
-def _layers_per_stage(model: ModelSpec, runtime: RuntimeProfile, parallel: ParallelConfig) -> tuple[int, ...] | None:
-    """Layers as the framework deals them to its stages; None: evenly."""
-    if runtime.stage_costs is None or parallel.num_model_chunks > 1:
-        return None
-    return split_by_cost(model, runtime.stage_costs, parallel.pipeline_parallel_size)
 
 
 def _refuse_foreign(row: RunRow) -> None:
