@@ -20,8 +20,9 @@ from costmodel.flops import flop_count
 from costmodel.memory import host_memory_bytes, peak_memory, plan_memory
 from costmodel.paths import boundary_messages
 from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.memory_limit import usable_bytes
 from costmodel.setting import Problem, Setting, plan_contents, prepare
-from costmodel.specs import Estimate, Evidence, Interval, Plan, RankCommunication, RuntimeProfile, Term
+from costmodel.specs import Estimate, Evidence, Interval, MemoryLimit, Plan, RankCommunication, RuntimeProfile, Term
 from costmodel.step import StepTimes, step_times
 from costmodel.tables import ATTENTION, CONTEXT, GATHER, GEMM, GRADIENT, LAUNCH, MEMORY, MESSAGE, RECOMPUTE, TENSOR
 from costmodel.uncertainty import error_band
@@ -65,13 +66,16 @@ def step_seconds(plan: Plan, runtime: RuntimeProfile, *, exact: bool = True) -> 
     return float(times.finish(ends(setting.grid, times))[0])
 
 
-def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False) -> Estimate:
+def estimate(
+    plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False, memory_limit: MemoryLimit | None = None
+) -> Estimate:
     """Predict a plan.
 
     Args:
         plan: a plan that keeps every rule (`costmodel.runtimes.rules.check`).
         runtime: the profile the plan names.
         ignore_memory: mark the estimate of a plan that does not fit as made regardless; the numbers are the same.
+        memory_limit: how much of a device the plan may use; None is all of it.
 
     Returns:
         Step time with its 80% interval from the runtime's error band, terms, memory, FLOP and traffic of one step.
@@ -92,7 +96,7 @@ def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False
     tokens = training.global_batch_size * training.sequence_length / seconds
     peak_flops = plan.num_devices_used * device.peak_flops_per_second[training.precision.compute]
     traffic = [communication(setting, number) for number in range(setting.num_ranks)]
-    fits, band = peak.device <= device.memory_bytes, error_band(runtime, device)
+    fits, band = peak.device <= usable_bytes(device, memory_limit), error_band(runtime, device)
     return Estimate(
         step_time_seconds=Interval(value=seconds, low=seconds / (1.0 + band), high=seconds * (1.0 + band)),
         tokens_per_second=tokens,
@@ -104,6 +108,7 @@ def estimate(plan: Plan, runtime: RuntimeProfile, *, ignore_memory: bool = False
         peak_memory_bytes=peak,
         peak_phase=fullest.peak_phase,
         memory_capacity_bytes=device.memory_bytes,
+        memory_limit=memory_limit,
         fits=fits,
         memory_ignored=ignore_memory and not fits,
         host_memory_bytes=host_memory_bytes(plan),

@@ -20,7 +20,7 @@ from costmodel.specs import (
     SiteProfile,
     TrainingDuration,
 )
-from meshwright.inputs import parse_tokens
+from meshwright.inputs import parse_memory_limit, parse_tokens
 from meshwright.plan_files import load_plan
 from meshwright.sites import runtime_of, with_site
 
@@ -45,6 +45,8 @@ def estimate(
     *,
     ignore_memory: bool = False,
     site: SiteProfile | str | Path | None = None,
+    max_memory_fraction: float | str | None = None,
+    reserve_memory: int | str | None = None,
 ) -> Estimate:
     """Step time and memory of one plan, whether it fits or not (see ``fits``).
 
@@ -52,18 +54,21 @@ def estimate(
         plan: a plan, a recommendation (its best plan), or a file of either.
         ignore_memory: mark the estimate of a plan that does not fit as wanted nevertheless.
         site: corrections to predict with, a spec or a file; None takes those that the plan carries, if any.
+        max_memory_fraction: share of a device's memory that ``fits`` compares with: 0.9 or ``90%``; None is all.
+        reserve_memory: bytes of a device, or ``4 GiB``, that are left to others.
 
     Raises:
-        InputError: when the file is no valid plan, the plan breaks a rule, or the site is of another device or
-            runtime.
+        InputError: when the file is no valid plan, the plan breaks a rule, the site is of another device or
+            runtime, or the limit leaves no memory.
     """
     from costmodel.estimate import estimate as estimate_plan
 
     plan = with_site(load_plan(plan), site)
     runtime = runtime_of(plan)
+    limit = parse_memory_limit(plan.cluster.device, max_memory_fraction, reserve_memory)
     with refuse_infinite():
         check_rules(plan, runtime)
-        return estimate_plan(plan, runtime, ignore_memory=ignore_memory)
+        return estimate_plan(plan, runtime, ignore_memory=ignore_memory, memory_limit=limit)
 
 
 @contextmanager
@@ -111,7 +116,8 @@ def explain_miss(plan: Plan) -> Infeasible:
     runtime = runtime_of(plan)
     context = (plan.model, plan.cluster, plan.training, runtime)
     if plan.parallel.context_parallel_size == 1:  # the planner's spaces hold no other
-        answer = search(*context, declare_space(*context, fix=_as_fixed(plan)), top=1)
+        space = declare_space(*context, fix=_as_fixed(plan), memory_limit=plan.estimate.memory_limit)
+        answer = search(*context, space, top=1)
         if isinstance(answer, Infeasible):
             return answer
     return Infeasible(rejections=(), nearest_miss=_own_miss(plan, plan.estimate), space=())
@@ -139,7 +145,8 @@ def _own_miss(plan: Plan, made: Estimate) -> NearestMiss:
     return NearestMiss(
         plan_summary=summarize(plan),
         needed_bytes=made.peak_memory_bytes.device,
-        capacity_bytes=made.memory_capacity_bytes,
+        capacity_bytes=made.memory_limit.usable_bytes if made.memory_limit else made.memory_capacity_bytes,
+        memory_limit=made.memory_limit,
         terms=tuple(MissTerm(name=term.name, bytes=term.bytes) for term in at_peak),
         fixes=("plan without fixed sizes: meshwright plan finds what fits, or what is missing",),
     )

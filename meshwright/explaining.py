@@ -54,7 +54,8 @@ def _search_again(plan: Plan) -> Recommendation | Infeasible:
     from planner.space import declare_space
 
     context = (plan.model, plan.cluster, plan.training, runtime_of(plan))
-    return search(*context, declare_space(*context))
+    limit = None if plan.estimate is None else plan.estimate.memory_limit
+    return search(*context, declare_space(*context, memory_limit=limit))
 
 
 def _beside(plan: Plan, rivals: Recommendation | Infeasible) -> Explanation:

@@ -16,6 +16,7 @@ from costmodel.specs import (
     MAX_SEQUENCE_LENGTH,
     ClusterSpec,
     InputError,
+    MemoryLimit,
     ModelSpec,
     OptimizerSpec,
     PrecisionSpec,
@@ -23,12 +24,14 @@ from costmodel.specs import (
     TrainingSpec,
 )
 from hardware_profiles.errors import explain_validation_error, show_value
+from hardware_profiles.units import parse_quantity
 
 if TYPE_CHECKING:
     from hardware_profiles.types import DeviceSpec
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _MAX_TOKENS = 10**18
+_LEAST_RESERVE = 2**20  # less is a size whose unit was forgotten
 _TOKENS = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e\+?[0-9]{1,3})?) ?([KMBT]?)", re.IGNORECASE)
 
 
@@ -168,6 +171,51 @@ def parse_tokens(tokens: int | float | str) -> int:
     if not math.isfinite(number) or not 1 <= number <= _MAX_TOKENS:
         raise InputError(f"tokens is {show_value(tokens)}; needed between 1 and {_MAX_TOKENS:.0e}")
     return round(number)
+
+
+def parse_memory_limit(
+    device: DeviceSpec, max_memory_fraction: float | str | None, reserve_memory: int | str | None
+) -> MemoryLimit | None:
+    """How much of a device a plan may use; None where nothing is stated.
+
+    Args:
+        device: whose memory is limited.
+        max_memory_fraction: a share above 0 and up to 1, such as 0.9 or ``90%``.
+        reserve_memory: bytes, or a size such as ``4 GiB``.
+
+    Raises:
+        InputError: when one is out of its domain, or nothing is left for the plan.
+    """
+    if max_memory_fraction is None and reserve_memory is None:
+        return None
+    from costmodel.runtimes.memory_limit import make_memory_limit
+
+    fraction = 1.0 if max_memory_fraction is None else parse_share("max_memory_fraction", max_memory_fraction, 1.0)
+    reserve = 0 if reserve_memory is None else parse_quantity(reserve_memory, "bytes", "reserve_memory")
+    if not isinstance(reserve, int) or reserve < 0 or 0 < reserve < _LEAST_RESERVE:
+        raise InputError(
+            f"reserve_memory is {show_value(reserve_memory)}, {reserve} bytes; needed 0 or at least 1 MiB, such as 4GiB"
+        )
+    return make_memory_limit(device, fraction=fraction, reserve_bytes=reserve)
+
+
+def parse_share(name: str, value: float | str, highest: float = math.inf) -> float:
+    """A fraction that people write as 0.1 or ``10%``.
+
+    Raises:
+        InputError: when it is no number above 0 and up to ``highest``.
+    """
+    number, whole = value, 1
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number, whole = value.strip()[:-1], 100
+    try:
+        share = float(parse_quantity(number, None, name)) / whole
+    except InputError:
+        share = math.nan
+    if not 0 < share <= highest:
+        limit = f" and up to {highest:g}" if math.isfinite(highest) else ""
+        raise InputError(f"{name} is {show_value(value)}; needed a share above 0{limit}, such as 0.9 or 90%")
+    return share
 
 
 def require_mapping(name: str, value: object, *, example: str) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.specs import (
     ClusterSpec,
@@ -17,19 +17,11 @@ from costmodel.specs import (
     RecomputeSpec,
     RuntimeProfile,
     SiteProfile,
-    TrainingSpec,
 )
 from meshwright.estimating import check_rules, refuse_infinite
-from meshwright.inputs import (
-    make_training,
-    parse_tokens,
-    require_mapping,
-    resolve_cluster,
-    resolve_model,
-    resolve_runtime,
-    whole_number,
-)
-from meshwright.sites import corrected_runtime, site_warnings
+from meshwright.inputs import parse_tokens, require_mapping, whole_number
+from meshwright.sites import site_warnings
+from meshwright.statement import Setting, as_word, resolve_statement
 from meshwright.version import __version__
 
 if TYPE_CHECKING:
@@ -44,17 +36,10 @@ def plan(
     *,
     global_batch_size: int,
     sequence_length: int,
-    runtime: RuntimeProfile | str = "torch",
-    precision: str | None = None,
-    optimizer: OptimizerSpec | str = "adamw",
-    attention: str = "fused",
-    loss_chunks: int = 1,
-    fix: Mapping[str, Any] | None = None,
-    allow: Mapping[str, str | Sequence[Any]] | None = None,
     top: int = 5,
     tokens: int | float | str | None = None,
-    site: SiteProfile | str | Path | None = None,
     command: str = "",
+    **setting: Unpack[Setting],
 ) -> Recommendation | Infeasible:
     """The fastest plan of the declared space that fits, with a certificate and the alternatives.
 
@@ -63,34 +48,28 @@ def plan(
         cluster: a spec, a name such as ``8x8xH100-SXM``, or a YAML file.
         global_batch_size: sequences per optimizer step.
         sequence_length: tokens per sequence.
-        runtime: the training framework, a name of `costmodel.runtimes.loader.list_runtimes` or a profile.
-        precision: bf16, fp16, fp32, fp64 or fp8; None takes bf16 where the device has it, else fp16, and fp32 on a cpu.
-        optimizer: ``adamw``, ``sgd`` or a spec.
-        attention: ``fused`` or ``unfused``.
-        loss_chunks: parts of a sequence that head and loss work through one at a time, where the runtime can.
-        fix: axis -> the one value to hold it at, such as ``{"tensor_parallel_size": 8}``.
-        allow: axis -> the values to search.
         top: plans to return, the best one included.
         tokens: training tokens to give a duration for: a number, ``300e9``, ``300B`` or ``2T``.
-        site: corrections from the user's own runs, a spec or a file that `calibrate` wrote.
         command: recorded in the plan's provenance.
+        setting: runtime, precision, optimizer, attention, loss_chunks, site, max_memory_fraction, reserve_memory, and the
+            axes to ``fix`` or to ``allow``, as `meshwright.statement.Setting` says.
 
     Raises:
         InputError: for wrong input, among it a fixed size that breaks a rule by itself, and a site of another device or runtime.
     """
     top = whole_number("top", top, 1, _MAX_TOP)
     total = None if tokens is None else parse_tokens(tokens)
-    context, site = _resolve(
-        model, cluster, runtime, site, global_batch_size=global_batch_size, sequence_length=sequence_length,
-        precision=precision, optimizer=optimizer, attention=attention, loss_chunks=loss_chunks,
-    )  # fmt: skip
+    stated = resolve_statement(
+        model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, **setting
+    )
     from planner.search import search
     from planner.space import declare_space
 
+    context = (stated.model, stated.cluster, stated.training, stated.runtime)
     with refuse_infinite():
-        space = declare_space(*context, fix=_fixed(fix), allow=_allowed(allow))
+        space = declare_space(*context, fix=stated.fix, allow=stated.allow, memory_limit=stated.memory_limit)
         answer = search(*context, space, top=top, total_tokens=total)
-    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, site)
+    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, stated.site)
 
 
 def make_plan(
@@ -136,19 +115,19 @@ def make_plan(
     from meshwright.layout import complete_parallel
     from planner.axes import parse_layers
 
-    context, site = _resolve(
-        model, cluster, runtime, site, global_batch_size=global_batch_size, sequence_length=sequence_length,
+    about = resolve_statement(
+        model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, runtime=runtime, site=site,
         precision=precision, optimizer=optimizer, attention=attention, loss_chunks=loss_chunks,
     )  # fmt: skip
-    _, place, training, profile = context
+    context = (about.model, about.cluster, about.training, about.runtime)
     stated = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
-    parallel = complete_parallel(stated, cluster=place, training=training)
+    parallel = complete_parallel(stated, cluster=about.cluster, training=about.training)
     modes = _recomputation(recompute)
-    layers = None if layers_per_stage is None else parse_layers(_word(layers_per_stage))
+    layers = None if layers_per_stage is None else parse_layers(as_word(layers_per_stage))
     with refuse_infinite():
         made = build_plan(*context, parallel, recompute=modes, layers_per_stage=layers)
-        check_rules(made, profile)
-    return _with_provenance(made, command, site)
+        check_rules(made, about.runtime)
+    return _with_provenance(made, command, about.site)
 
 
 def notices(plan: Plan) -> tuple[str, ...]:
@@ -180,46 +159,5 @@ def _recomputation(stated: object) -> RecomputeSpec | tuple[RecomputeSpec, ...]:
 
     several = isinstance(stated, Sequence) and not isinstance(stated, str)
     stages = stated if several and isinstance(stated, Sequence) else [stated]
-    words = (stage.word if isinstance(stage, RecomputeSpec) else _word(stage) for stage in stages)
+    words = (stage.word if isinstance(stage, RecomputeSpec) else as_word(stage) for stage in stages)
     return parse_recompute(",".join(words))
-
-
-def _resolve(
-    model: ModelSpec | str | Path,
-    cluster: ClusterSpec | str | Path,
-    runtime: RuntimeProfile | str,
-    site: SiteProfile | str | Path | None,
-    **stated: Any,
-) -> tuple[tuple[ModelSpec, ClusterSpec, TrainingSpec, RuntimeProfile], SiteProfile | None]:
-    """Specs of what `plan` and `make_plan` are told; ``stated``: what `make_training` takes."""
-    found, place = resolve_model(model), resolve_cluster(cluster)
-    profile, corrections = corrected_runtime(resolve_runtime(runtime), place, site)
-    return (found, place, make_training(place, profile, **stated), profile), corrections
-
-
-def _fixed(fix: Mapping[str, Any] | None) -> dict[str, str]:
-    """``fix`` in words."""
-    stated = require_mapping("fix", fix, example="{'tensor_parallel_size': 8}")
-    return {axis: _word(value) for axis, value in stated.items()}
-
-
-def _allowed(allow: Mapping[str, str | Sequence[Any]] | None) -> dict[str, str | list[str]]:
-    """``allow`` in words."""
-    stated = require_mapping("allow", allow, example="{'tensor_parallel_size': [4, 8]}")
-    return {axis: _words(values) for axis, values in stated.items()}
-
-
-def _word(value: object) -> str:
-    """A value of an axis as a person writes it."""
-    if value is None:
-        return "off"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_word(item) for item in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _words(values: object) -> str | list[str]:
-    """The values of an axis; a single one may stand without a list."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        return _word(values)
-    return [_word(value) for value in values]

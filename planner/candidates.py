@@ -83,7 +83,7 @@ def sifted_bytes(context: RuleContext, grid: Grid) -> Column:
     """
     if context.layers_per_stage is not None:
         return device_bytes(context, grid)
-    capacity = context.cluster.device.memory_bytes
+    capacity = context.usable_bytes
     needed = device_bytes(context, grid, first_rank_only=True)
     possible = needed <= capacity
     known = np.append(np.flatnonzero(possible), np.argmin(np.where(possible, np.inf, needed)))
@@ -122,7 +122,7 @@ def sift(space: Space) -> Candidates:
     rejections = _count_rejections(everything, outcomes)
     grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
     needed = sifted_bytes(context, grid) if len(grid) else np.zeros(0)
-    fits = needed <= context.cluster.device.memory_bytes
+    fits = needed <= context.usable_bytes
     bounds = np.full(len(grid), np.inf)
     if fits.any():
         bounds[fits] = step_time_lower_bound(
@@ -167,11 +167,12 @@ def _memory_rejection(candidates: Candidates) -> RejectionCount:
     """All rows that do not fit, with the one that misses by least."""
     needed = np.where(candidates.fits, np.inf, candidates.needed_bytes)
     row = int(np.argmin(needed))
-    device = candidates.context.cluster.device
-    wanted, held = gib_apart(float(needed[row]), device.memory_bytes)
+    context = candidates.context
+    wanted, held = gib_apart(float(needed[row]), context.usable_bytes)
+    limit = "" if context.memory_limit is None else f" to use ({context.memory_limit.words})"
     return RejectionCount(
         rule="memory",
         count=candidates.rejected_by_memory,
-        example=f"{candidates.summary(row)} needs {wanted} GiB a device; {device.name} has {held} GiB",
+        example=f"{candidates.summary(row)} needs {wanted} GiB a device; {context.cluster.device.name} has {held} GiB{limit}",
         fix="more sharding, more recomputation, a smaller micro-batch or a device with more memory",
     )

@@ -123,7 +123,9 @@ class Search:
         if row not in self.plans:
             context = self.candidates.context
             plan = row_plan(context, self.candidates.grid, row)
-            self.plans[row] = plan.model_copy(update={"estimate": estimate(plan, context.runtime)})
+            self.plans[row] = plan.model_copy(
+                update={"estimate": estimate(plan, context.runtime, memory_limit=context.memory_limit)}
+            )
         return self.plans[row]
 
     def open_rows(self) -> Index:

@@ -89,7 +89,7 @@ def gather_facts(candidates: Candidates) -> Facts:
     return Facts(
         num_devices=cluster.num_devices,
         devices_per_node=cluster.devices_per_node,
-        capacity_bytes=cluster.device.memory_bytes,
+        capacity_bytes=context.usable_bytes,
         one_device_bytes=_one_device_bytes(context),
         one_node_bytes=_one_node_bytes(context),
         largest_layer_bytes=largest * state_bytes_per_parameter(context.training),

@@ -10,10 +10,11 @@ import numpy as np
 
 from costmodel.memory import peak_memory, plan_memory
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
+from costmodel.runtimes.memory_limit import usable_bytes
 from costmodel.runtimes.rules import RuleContext, device_supports, obeys_rules
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
-from planner.candidates import GIB, Candidates, device_bytes, row_plan
+from planner.candidates import GIB, Candidates, device_bytes, gib_apart, row_plan
 from planner.empty import explain_empty
 from planner.space import Space, declare_space, describe_space
 from planner.summary import summarize_parallel
@@ -40,7 +41,8 @@ def explain_infeasible(space: Space, candidates: Candidates) -> Infeasible:
         miss = NearestMiss(
             plan_summary=candidates.summary(row),
             needed_bytes=needed,
-            capacity_bytes=space.context.cluster.device.memory_bytes,
+            capacity_bytes=space.context.usable_bytes,
+            memory_limit=space.context.memory_limit,
             terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
             fixes=tuple(_fixes(space, needed)),
         )
@@ -72,7 +74,7 @@ def least_memory(space: Space) -> Least | None:
     return Least(
         summarize_parallel(grid.parallel(row), grid.recompute_kind(row)),
         float(needed[row]),
-        bool(needed[row] <= context.cluster.device.memory_bytes),
+        bool(needed[row] <= context.usable_bytes),
         int(grid.num_devices[row]),
     )
 
@@ -82,6 +84,7 @@ def _fixes(space: Space, needed_bytes: int) -> Iterator[str]:
     yield from _relaxed(space)
     yield from _more_devices(space)
     yield from _shorter_sequence(space)
+    yield from _lifted_limit(space.context, needed_bytes)
     yield _larger_device(space.context, needed_bytes)
 
 
@@ -92,7 +95,9 @@ def frugal_space(
     kind = max(context.runtime.recompute_kinds, key=RECOMPUTE_KINDS.index)
     inputs = (context.model, cluster or context.cluster, training or context.training, context.runtime)
     try:
-        return declare_space(*inputs, fix={"micro_batch_size": "1", "recompute": kind})
+        return declare_space(
+            *inputs, fix={"micro_batch_size": "1", "recompute": kind}, memory_limit=context.memory_limit
+        )
     except InputError:
         return None
 
@@ -145,6 +150,14 @@ def _shorter_sequence(space: Space) -> Iterator[str]:
         length //= 2
 
 
+def _lifted_limit(context: RuleContext, needed_bytes: int) -> Iterator[str]:
+    """The device holds the nearest miss, the stated limit alone stands against it."""
+    memory = context.cluster.device.memory_bytes
+    if context.memory_limit is not None and needed_bytes <= memory:
+        wanted, held = gib_apart(needed_bytes, memory)
+        yield f"lift the memory limit ({context.memory_limit.words}): the plan above needs {wanted} of {held} GiB"
+
+
 def _larger_device(context: RuleContext, needed_bytes: int) -> str:
     """The known device with the least memory that would hold the nearest miss."""
     devices = [load_device(name) for name in list_devices()]
@@ -152,7 +165,7 @@ def _larger_device(context: RuleContext, needed_bytes: int) -> str:
         device
         for device in devices
         if device.kind == context.cluster.device.kind
-        and device.memory_bytes >= needed_bytes
+        and usable_bytes(device, context.memory_limit) >= needed_bytes
         and device_supports(device, context.training.precision)
     ]
     needed = f"a device with at least {needed_bytes / GIB:.1f} GiB for the plan above"

@@ -213,7 +213,7 @@ def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neig
     broken = [outcome for outcome in evaluate(context, grid) if not outcome.mask_ok[0]]
     if broken:
         return Neighbour(axis=step.axis, value=step.value, rejection=broken[0].rejection(0).message)
-    needed, capacity = float(device_bytes(context, grid)[0]), context.cluster.device.memory_bytes
+    needed, capacity = float(device_bytes(context, grid)[0]), context.usable_bytes
     if needed > capacity:
         wanted, held = gib_apart(needed, capacity)
         text = f"needs {wanted} GiB a device of {held} GiB"

@@ -13,7 +13,15 @@ import numpy as np
 
 from costmodel.runtimes.grid import Grid, IntColumn
 from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules
-from costmodel.specs import AxisValues, ClusterSpec, InputError, ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.specs import (
+    AxisValues,
+    ClusterSpec,
+    InputError,
+    MemoryLimit,
+    ModelSpec,
+    RuntimeProfile,
+    TrainingSpec,
+)
 from planner.axes import AXES, GRID_AXES, parse_layers, parse_values, require_axis
 from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
 from planner.stated import check_num_devices, check_stated
@@ -42,6 +50,7 @@ def declare_space(
     *,
     fix: Mapping[str, str] | None = None,
     allow: Mapping[str, str | Sequence[str]] | None = None,
+    memory_limit: MemoryLimit | None = None,
 ) -> Space:
     """The space of candidate plans.
 
@@ -52,6 +61,7 @@ def declare_space(
         runtime: what the framework supports.
         fix: axis -> its one value, as a person writes it; ``layers_per_stage`` takes ``10,12,12,10``.
         allow: axis -> its values, a list or comma-separated.
+        memory_limit: how much of a device a plan may use; None is all of it.
 
     Raises:
         InputError: for an unknown axis or value, an axis stated twice, or stated values that break a rule
@@ -59,7 +69,14 @@ def declare_space(
     """
     declared, layers = _read_declared(fix or {}, allow or {})
     fixed = frozenset(fix or {}) - {"layers_per_stage"}
-    context = RuleContext(model=model, cluster=cluster, training=training, runtime=runtime, layers_per_stage=layers)
+    context = RuleContext(
+        model=model,
+        cluster=cluster,
+        training=training,
+        runtime=runtime,
+        layers_per_stage=layers,
+        memory_limit=memory_limit,
+    )
     check_stated(context, {axis: declared[axis][0] for axis in fixed})
     check_num_devices(context, declared.get("num_devices_used", ()))
     num_devices, grid = _choose_devices(context, declared)

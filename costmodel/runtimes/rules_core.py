@@ -9,20 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.runtimes.grid import SCHEDULES, Grid
-from costmodel.specs import ClusterSpec, ModelSpec, PipelineSchedule, Rejection, RuntimeProfile, TrainingSpec
+from costmodel.runtimes.memory_limit import usable_bytes
+from costmodel.specs import (
+    ClusterSpec,
+    MemoryLimit,
+    ModelSpec,
+    PipelineSchedule,
+    Rejection,
+    RuntimeProfile,
+    TrainingSpec,
+)
 
 BoolColumn = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContext:
-    """What every candidate of a grid shares. ``layers_per_stage``: stated by the user, else None (even split)."""
+    """What every candidate of a grid shares.
+
+    ``layers_per_stage``: stated by the user, else None (even split). ``memory_limit``: likewise, else None (all of a device).
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
     training: TrainingSpec
     runtime: RuntimeProfile
     layers_per_stage: tuple[int, ...] | None = None
+    memory_limit: MemoryLimit | None = None
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes of a device that a plan may use."""
+        return usable_bytes(self.cluster.device, self.memory_limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from costmodel.specs.estimate import (
     Term,
 )
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
+from costmodel.specs.memory_limit import MemoryLimit
 from costmodel.specs.model import AttentionSpec, FeedForwardSpec, LayerGroup, ModelSpec
 from costmodel.specs.observation import (
     Comparison,
@@ -121,6 +122,7 @@ __all__ = [
     "LinkSpec",
     "MemoryAccounting",
     "MemoryCorrection",
+    "MemoryLimit",
     "MemoryTerm",
     "MissTerm",
     "ModelSpec",

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from costmodel.specs.memory_limit import MemoryLimit
 from hardware_profiles.spec import Spec
 
 Evidence = Literal["fitted", "validated", "formula"]
@@ -97,9 +98,9 @@ class FlopCount(Spec):
 class Estimate(Spec):
     """The prediction for one complete plan.
 
-    ``fits``: the fullest device stays within the device's memory. ``memory_ignored`` marks an estimate
-    made with ``--ignore-memory`` of a plan that does not fit. ``communication`` is the traffic of the pipeline rank whose
-    computation lasts longest, ``rank_communication`` that of every pipeline rank.
+    ``fits``: the fullest device stays within the device's memory, or within ``memory_limit`` where one is stated.
+    ``memory_ignored`` marks an estimate made with ``--ignore-memory`` of a plan that does not fit. ``communication`` is
+    the traffic of the pipeline rank whose computation lasts longest, ``rank_communication`` that of every pipeline rank.
     """
 
     step_time_seconds: Interval
@@ -112,6 +113,7 @@ class Estimate(Spec):
     peak_memory_bytes: PeakMemory
     peak_phase: Phase
     memory_capacity_bytes: NonNegativeInt
+    memory_limit: MemoryLimit | None = None
     fits: bool
     memory_ignored: bool = False
     host_memory_bytes: NonNegativeInt

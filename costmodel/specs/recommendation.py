@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from costmodel.specs.memory_limit import MemoryLimit
 from costmodel.specs.plan import Plan
 from costmodel.specs.rejection import RejectionCount
 from hardware_profiles.spec import Spec
@@ -108,11 +109,15 @@ class MissTerm(Spec):
 
 
 class NearestMiss(Spec):
-    """No plan is feasible: the candidate closest to fitting and what would make it fit."""
+    """No plan is feasible: the candidate closest to fitting and what would make it fit.
+
+    ``capacity_bytes``: of a device, or what a stated ``memory_limit`` leaves of it.
+    """
 
     plan_summary: str
     needed_bytes: NonNegativeInt
     capacity_bytes: NonNegativeInt
+    memory_limit: MemoryLimit | None = None
     terms: tuple[MissTerm, ...]
     fixes: tuple[str, ...]
 

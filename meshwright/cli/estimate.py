@@ -14,7 +14,10 @@ from meshwright.cli.output import answer_console, print_json, print_notice, prin
 
 _INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")
 # What may stand beside a plan file; everything else belongs to a plan that is stated size by size.
-_BESIDE_FILE = {"plan", "ignore_memory", "accept_edits", "tokens", "site", "as_json", "output", "force"}
+_BESIDE_FILE = {
+    "plan", "ignore_memory", "accept_edits", "tokens", "site", "as_json", "output", "force",
+    "max_memory_fraction", "reserve_memory",
+}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +59,8 @@ def estimate(
     ] = False,
     tokens: options.Tokens = None,
     site: options.Site = None,
+    max_memory_fraction: options.MaxMemoryFraction = None,
+    reserve_memory: options.ReserveMemory = None,
     as_json: options.Json = False,
     output: options.Output = None,
     force: options.Force = False,
@@ -90,7 +95,8 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
         check_output(values["output"], force=values["force"], suffixes=DOCUMENT_SUFFIXES)
         refuse_inputs(values["output"], (values[name] for name in ("plan", "model", "cluster", "site")))
     unpriced = with_site(_stated_plan(values, stated, command=command), values["site"])
-    plan = with_estimate(unpriced, predict(unpriced, ignore_memory=values["ignore_memory"]))
+    stated_limit = {name: values[name] for name in ("ignore_memory", "max_memory_fraction", "reserve_memory")}
+    plan = with_estimate(unpriced, predict(unpriced, **stated_limit))
     assert plan.estimate is not None
     print_warnings((*notices(plan), *network_caution(plan), *site_warnings(plan)))
     if not plan.estimate.fits and not values["ignore_memory"]:

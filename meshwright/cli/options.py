@@ -65,6 +65,13 @@ Site = Annotated[
     Path | None,
     typer.Option("--site", metavar="FILE", readable=False, help="Corrections that `meshwright calibrate` wrote."),
 ]
+MaxMemoryFraction = Annotated[
+    str | None,
+    text("--max-memory-fraction", "Share of a device's memory that a plan may use: 0.9 or 90%.", metavar="F"),
+]
+ReserveMemory = Annotated[
+    str | None, text("--reserve-memory", "Memory of a device to leave to others: 4GiB.", metavar="SIZE")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

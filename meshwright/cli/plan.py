@@ -17,7 +17,7 @@ from meshwright.cli.output import answer_console, print_json, print_notice, prin
 
 _PASSED_ON = (
     "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "loss_chunks", "tokens",
-    "site",
+    "site", "max_memory_fraction", "reserve_memory",
 )  # fmt: skip
 
 _SHOWN = 5
@@ -51,6 +51,8 @@ def plan(
     ] = None,
     tokens: options.Tokens = None,
     site: options.Site = None,
+    max_memory_fraction: options.MaxMemoryFraction = None,
+    reserve_memory: options.ReserveMemory = None,
     as_json: options.Json = False,
     output: options.Output = None,
     force: options.Force = False,

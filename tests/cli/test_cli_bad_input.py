@@ -126,6 +126,17 @@ CASES: dict[str, tuple[list[str], str]] = {
     "unknown option": (plan("--colour", "red"), "No such option"),
     "missing option": (["plan", "--cluster", "8xH100-SXM"], "--model"),
     "unexpected argument": (plan("leftover"), "leftover"),
+    # memory limit
+    "fraction above one": (plan("--max-memory-fraction", "1.2"), "'1.2'; needed a share above 0 and up to 1"),
+    "fraction of nothing": (plan("--max-memory-fraction", "0"), "needed a share above 0 and up to 1"),
+    "fraction no number": (plan("--max-memory-fraction", "most"), "'most'; needed a share above 0"),
+    "reserve without unit": (
+        plan("--reserve-memory", "4"),
+        "reserve_memory is '4', 4 bytes; needed 0 or at least 1 MiB",
+    ),
+    "reserve negative": (estimate("--reserve-memory=-4GiB"), "reserve_memory is '-4GiB'"),
+    "reserve of unknown unit": (plan("--reserve-memory", "4Gib"), "did you mean GiB"),
+    "reserve everything": (plan("--reserve-memory", "90GiB"), "leaves nothing for the plan; needed less than 79.1 GiB"),
     "missing subcommand": (["hardware", "measured"], "No such command"),
     # model
     "unknown model": (plan(model="llama-9-1b"), "llama-9"),

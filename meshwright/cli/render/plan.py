@@ -122,7 +122,7 @@ def render_estimate(console: Console, plan: Plan, estimate: Estimate) -> None:
             ),
             (
                 "peak memory",
-                f"{units.memory(peak.device)} of {units.memory(estimate.memory_capacity_bytes)} a device ({fit}), in "
+                f"{units.memory(peak.device)} of {available_memory(estimate)} a device ({fit}), in "
                 f"phase {estimate.peak_phase}: tensors {units.memory(peak.allocated)}, with allocator "
                 f"{units.memory(peak.reserved)}",
             ),
@@ -133,6 +133,14 @@ def render_estimate(console: Console, plan: Plan, estimate: Estimate) -> None:
     render_memory(console, plan.stages, estimate)
     for note in estimate.notes:
         console.print(f"  note: {note}", style="dim", markup=False)
+
+
+def available_memory(estimate: Estimate) -> str:
+    """What the plan may use of a device, and where a stated limit comes from."""
+    limit = estimate.memory_limit
+    if limit is None:
+        return units.memory(estimate.memory_capacity_bytes)
+    return f"{units.memory(limit.usable_bytes)} ({limit.words})"
 
 
 def render_terms(console: Console, estimate: Estimate) -> None:

@@ -159,6 +159,7 @@ def render_infeasible(
             [
                 ("needed", f"{units.memory(miss.needed_bytes)} a device"),
                 ("available", f"{units.memory(miss.capacity_bytes)} ({units.memory(over)} too little)"),
+                ("limit", miss.memory_limit.words if miss.memory_limit else ""),
             ],
         )
         column = units.MemoryColumn([term.bytes for term in miss.terms])
