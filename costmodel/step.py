@@ -6,8 +6,8 @@ Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages
     (2) message between stages: T h elements, cut over the tensor group with sequence parallelism or scatter-gather. On ``cpu``
         devices it is no lane of its own: gloo sends it when the receiver asks, and torch's schedules ask right before the pass
         that needs it, so (1) of the receiver has the message. Where it meets one that comes the other way, both take turns
-        (collectives.py): under 1f1b on boundary r all but the p - 1 - r first ones of m, under schedules of several
-        chunks, whose ranks send and receive step by step, all where there are several micro-batches
+        (collectives.py): under 1f1b on boundary r all but the p - 1 - r first ones of m. Under schedules of several chunks
+        ranks ask for both before they send, and both travel at once
     (3) tied embeddings on two ranks: an all-reduce of the table's gradient between them
     (4) optimizer step: gradients, parameters and states, read and written, over the memory bandwidth; with clipping one
         all-reduce of two scalars over all devices
@@ -192,10 +192,7 @@ def _met(setting: Setting) -> Matrix:
     micro_batches = setting.grid.num_micro_batches[:, None].astype(np.float64)
     warm_up = setting.num_ranks - 1.0 - np.arange(setting.num_ranks)[None, :]
     steady = np.maximum(0.0, micro_batches - warm_up) / micro_batches
-    schedule = setting.grid.pipeline_schedule[:, None]
-    apart = np.isin(schedule, [SCHEDULES.index(name) for name in ("none", "naive", "gpipe")])
-    together = np.where(schedule == SCHEDULES.index("1f1b"), steady, micro_batches > 1)
-    return np.where(apart, 0.0, together)
+    return np.where(setting.grid.pipeline_schedule[:, None] == SCHEDULES.index("1f1b"), steady, 0.0)
 
 
 def _table_parameters(setting: Setting) -> Column:

@@ -38,10 +38,10 @@ def test_messages_of_1f1b_meet_and_take_turns_on_gloo() -> None:
     assert seconds("cuda", "1f1b") == pytest.approx(MICRO_BATCHES + 1)
 
 
-def test_interleaved_messages_meet_where_there_are_several_micro_batches() -> None:
-    """A single micro-batch crosses three boundaries forward and back, and meets nothing."""
+def test_interleaved_messages_travel_both_ways_at_once() -> None:
+    """A single micro-batch crosses three boundaries forward and back; of many, every rank receives three messages each."""
     assert seconds("cpu", "interleaved_1f1b", chunks=2, micro_batches=1) == pytest.approx(6)
-    assert seconds("cpu", "interleaved_1f1b", chunks=2) > 1.9 * seconds("cuda", "interleaved_1f1b", chunks=2)
+    assert 3 * MICRO_BATCHES < seconds("cpu", "interleaved_1f1b", chunks=2) < 3 * MICRO_BATCHES + 6
 
 
 def test_a_receiver_waits_for_its_message_before_it_computes() -> None:

@@ -93,14 +93,17 @@ def _messages(plan: Plan) -> tuple[int, int]:
 
 
 def _rings_that_leave(plan: Plan, axis: str) -> int:
-    """Rings of an axis with members on both nodes; ranks count pp, dp_replicate, dp_shard, tp from outer to inner."""
+    """Rings of an axis with members on both nodes; ranks count pp, dp_replicate, dp_shard, tp from outer to inner, and
+    ``world`` is one ring of them all.
+    """
     sizes = {
+        "world": plan.num_devices_used if axis == "world" else 1,
         "pp": plan.parallel.pipeline_parallel_size,
         "dp_replicate": plan.parallel.data_parallel_replicate_size,
         "dp_shard": plan.parallel.data_parallel_shard_size,
         "tp": plan.parallel.tensor_parallel_size,
     }
     names, size, local = list(sizes), sizes[axis], plan.num_devices_used // 2
-    stride = math.prod(sizes[inner] for inner in names[names.index(axis) + 1 :])
+    stride = 1 if axis == "world" else math.prod(sizes[inner] for inner in names[names.index(axis) + 1 :])
     starts = {rank - stride * (rank // stride % size) for rank in range(plan.num_devices_used)}
     return sum(len({(start + stride * step) // local for step in range(size)}) > 1 for start in starts)
