@@ -14,19 +14,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.runtimes.placement import V_SCHEDULES
-from costmodel.specs import ClusterSpec, InputError, ParallelConfig, TrainingSpec
+from costmodel.specs import ClusterSpec, InputError, ParallelConfig, RuntimeProfile, TrainingSpec
 from hardware_profiles.errors import explain_validation_error, show_value, unknown_name
 
 _MAX_SIZE = 10**9
 
 
-def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: TrainingSpec) -> ParallelConfig:
+def complete_parallel(
+    sizes: dict[str, Any], *, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile
+) -> ParallelConfig:
     """The full configuration that agrees with the sizes stated.
 
     Args:
         sizes: fields of `ParallelConfig`; absent or None means not stated.
         cluster: gives the number of devices in (1).
         training: gives the global batch in (2).
+        runtime: its switches that are always on under tensor parallelism are on.
 
     Raises:
         InputError: when a value is outside its domain, or the sizes do not multiply.
@@ -44,6 +47,9 @@ def complete_parallel(sizes: dict[str, Any], *, cluster: ClusterSpec, training: 
             raise InputError(f"{name} is {value}; needed at most {_MAX_SIZE:,}")
     stated.update(_data_parallel_sizes(stated, cluster.num_devices))
     stated.update(_micro_batches(stated, training.global_batch_size))
+    for switch in ("sequence_parallel", "loss_parallel"):
+        if getattr(runtime, switch) == "always":
+            stated.setdefault(switch, stated.get("tensor_parallel_size", 1) > 1)
     if "pipeline_schedule" not in stated and stated.get("pipeline_parallel_size", 1) > 1:
         interleaved = stated.get("num_model_chunks", 1) > 1
         stated["pipeline_schedule"] = "interleaved_1f1b" if interleaved else "1f1b"

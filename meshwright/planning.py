@@ -96,7 +96,8 @@ def make_plan(
         cluster: as in `plan`.
         global_batch_size: as in `plan`.
         sequence_length: as in `plan`.
-        sizes: fields of `ParallelConfig`; a data-parallel size or batch for which one value is left may be left out.
+        sizes: fields of `ParallelConfig`; a data-parallel size or batch for which one value is left may be left out. Sequence
+            and loss parallelism are on where the runtime always has them under tensor parallelism.
         recompute: ``none``, ``core_attention``, ``op_policy`` or ``full`` in every stage, or one of them, or a `RecomputeSpec`,
             for each virtual stage; ``full:2`` is the first two layers of a stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
@@ -121,7 +122,7 @@ def make_plan(
     )  # fmt: skip
     context = (about.model, about.cluster, about.training, about.runtime)
     stated = require_mapping("sizes", sizes, example="{'tensor_parallel_size': 8}")
-    parallel = complete_parallel(stated, cluster=about.cluster, training=about.training)
+    parallel = complete_parallel(stated, cluster=about.cluster, training=about.training, runtime=about.runtime)
     modes = _recomputation(recompute)
     layers = None if layers_per_stage is None else parse_layers(as_word(layers_per_stage))
     with refuse_infinite():

@@ -12,6 +12,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules_context import CONTEXT_RULES
 from costmodel.runtimes.rules_core import BoolColumn, Rule, RuleContext, RuleOutcome, divisors
 from costmodel.runtimes.rules_data import DATA_RULES
+from costmodel.runtimes.rules_frameworks import FRAMEWORK_RULES
 from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
 from costmodel.runtimes.rules_plan import check_plan_invariants, check_recompute_layers
 from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, valid_precisions
@@ -25,7 +26,15 @@ __all__ = [
 ]  # fmt: skip
 
 # Searches count a candidate under the first rule it breaks, so the general ones come first.
-RULES: tuple[Rule, ...] = (*RUNTIME_RULES, *TENSOR_RULES, *CONTEXT_RULES, *PIPELINE_RULES, *STAGE_RULES, *DATA_RULES)
+RULES: tuple[Rule, ...] = (
+    *RUNTIME_RULES,
+    *FRAMEWORK_RULES,
+    *TENSOR_RULES,
+    *CONTEXT_RULES,
+    *PIPELINE_RULES,
+    *STAGE_RULES,
+    *DATA_RULES,
+)
 
 
 def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:

@@ -91,11 +91,14 @@ def _explain_hierarchical_stage(_: RuleContext, grid: Grid, row: int) -> Finding
 
 
 def _explain_hierarchical_size(_: RuleContext, grid: Grid, row: int) -> Finding:
-    size, shards = int(grid.hierarchical_partition_size[row]), int(grid.data_parallel_shard_size[row])
+    size, shards = int(grid.hierarchical_partition_size[row]), int(grid.shard_group_size[row])
+    cut = int(grid.context_parallel_size[row])
+    group = f"data_parallel_shard_size {shards}"
+    if cut > 1:
+        group = f"data_parallel_shard_size {shards // cut} x context_parallel_size {cut} = {shards}"
     valid = listed([d for d in divisors(shards) if 1 < d < shards] or ["off"])
     return Finding(
-        f"hierarchical_partition_size {size} must divide data_parallel_shard_size {shards} and lie between 1 and it; "
-        f"valid: {valid}",
+        f"hierarchical_partition_size {size} must divide {group} and lie between 1 and it; valid: {valid}",
         f"set hierarchical_partition_size to one of {valid}",
         {"hierarchical_partition_size": size, "data_parallel_shard_size": shards, "valid": valid},
     )

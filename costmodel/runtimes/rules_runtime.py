@@ -74,10 +74,12 @@ def _explain_hierarchical(context: RuleContext, grid: Grid, row: int) -> Finding
     )
 
 
-def _hierarchical_tensor(context: RuleContext, grid: Grid) -> BoolColumn:
-    """FSDP2 cannot reshard a tensor-parallel (DTensor) parameter to a smaller group (torch 2.13, _fsdp_param.py)."""
-    fine = (grid.hierarchical_partition_size == 0) | (grid.tensor_parallel_size == 1)
-    return np.asarray(fine | (context.runtime.sharding != "fsdp2"))
+def _hierarchical_tensor(_: RuleContext, grid: Grid) -> BoolColumn:
+    """FSDP2 cannot reshard a tensor-parallel (DTensor) parameter to a smaller group (torch 2.13, _fsdp_param.py).
+
+    DeepSpeed makes groups of neighbouring ranks (0.16, utils/groups.py), which are the tensor-parallel ones.
+    """
+    return np.asarray((grid.hierarchical_partition_size == 0) | (grid.tensor_parallel_size == 1))
 
 
 def _explain_hierarchical_tensor(context: RuleContext, grid: Grid, row: int) -> Finding:

@@ -52,7 +52,7 @@ from costmodel.specs.recommendation import (
     TrainingDuration,
 )
 from costmodel.specs.rejection import Rejection, RejectionCount
-from costmodel.specs.runtime import Constant, KernelFusion, RuntimeProfile
+from costmodel.specs.runtime import Constant, KernelFusion, RuntimeProfile, TensorParallelSwitch
 from costmodel.specs.site import (
     LaunchCorrection,
     MemoryCorrection,
@@ -158,6 +158,7 @@ __all__ = [
     "StageCosts",
     "StageMemory",
     "StageSpec",
+    "TensorParallelSwitch",
     "Term",
     "TrainableSpec",
     "TrainingDuration",

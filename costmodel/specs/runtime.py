@@ -53,6 +53,10 @@ which each recomputes its first so many layers, or all of them where it has fewe
 """
 
 
+TensorParallelSwitch = Literal["optional", "always", "never"]
+"""What a switch is under tensor parallelism: the user's choice, always on, or never on."""
+
+
 class RuntimeProfile(Spec):
     """One training framework.
 
@@ -76,6 +80,13 @@ class RuntimeProfile(Spec):
     stack costs, listed in docs/architecture.md. ``memory``: what it keeps on a device. ``stage_costs``: how it deals layers
     to pipeline stages; None: evenly. ``site_rate`` and ``memory_margin``: rate of kernels and allocated bytes over the
     prediction's, as a site's own runs say (`costmodel.site`).
+
+    What it does not combine (runtimes/rules_frameworks.py): ``tensor_parallel``: whether it has any, and the switches
+    ``sequence_parallel`` and ``loss_parallel`` under it. ``sequence_multiple``: sequences are a multiple of it x
+    tensor x context parallel size; 1: no such rule. ``all_to_all_copies_heads``: whether fewer key-value heads than
+    context-parallel devices are copied. ``replicas_alone``: whether data parallelism without ZeRO goes with nothing else.
+    ``hybrid_zero_stages`` and ``hybrid_hierarchical_partition``: ZeRO's stages, and whether hpZ, inside groups of replicas.
+    ``pipeline_zero_stages``: ZeRO's stages with pipelines. ``zero_optimizers``: those whose states it shards; None: all.
     """
 
     name: str
@@ -117,3 +128,13 @@ class RuntimeProfile(Spec):
     tied_pipelines: bool = True
     chunked_loss: bool = False
     vocabulary_multiple: PositiveInt | None = None
+    tensor_parallel: bool = True
+    sequence_parallel: TensorParallelSwitch = "optional"
+    loss_parallel: TensorParallelSwitch = "optional"
+    sequence_multiple: PositiveInt = 1
+    all_to_all_copies_heads: bool = True
+    replicas_alone: bool = False
+    hybrid_zero_stages: tuple[ZeroStage, ...] = (1, 2, 3)
+    hybrid_hierarchical_partition: bool = True
+    pipeline_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    zero_optimizers: tuple[str, ...] | None = None

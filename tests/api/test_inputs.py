@@ -77,7 +77,20 @@ def training(batch: int):
 
 
 def complete(batch: int = 1024, **sizes: object) -> ParallelConfig:
-    return complete_parallel(dict(sizes), cluster=sample_cluster(), training=training(batch))
+    return complete_parallel(dict(sizes), cluster=sample_cluster(), training=training(batch), runtime=sample_runtime())
+
+
+def test_switches_that_a_runtime_always_has_under_tensor_parallelism_are_on() -> None:
+    runtime = sample_runtime().model_copy(update={"loss_parallel": "always", "sequence_parallel": "never"})
+
+    def switches(**sizes: object) -> tuple[bool, bool]:
+        made = complete_parallel(dict(sizes), cluster=sample_cluster(), training=training(1024), runtime=runtime)
+        return made.sequence_parallel, made.loss_parallel
+
+    assert switches(tensor_parallel_size=8) == (False, True)
+    assert switches(tensor_parallel_size=1) == (False, False)
+    assert switches(tensor_parallel_size=8, loss_parallel=False) == (False, False)
+    assert complete(tensor_parallel_size=8).loss_parallel is False
 
 
 def test_sizes_that_follow_are_filled_in() -> None:

@@ -48,7 +48,7 @@ def test_sequences_are_cut_into_two_pieces_a_rank() -> None:
     sizes = {"context_parallel_size": 4, "context_parallel_method": "ring"}
     assert broken(length=4096 + 8, **sizes) == {}
     assert set(broken(length=4096 + 4, **sizes)) == {"context_parallel_divides_sequence"}
-    tensor = {"tensor_parallel_size": 2, "sequence_parallel": True}
+    tensor = {"tensor_parallel_size": 2, "sequence_parallel": True, "loss_parallel": True}
     found = broken(length=4096 + 8, **sizes, **tensor)
     assert "into 16 equal pieces" in found["context_parallel_divides_sequence"]
     assert "valid context_parallel_size: 1, 2, 3" in found["context_parallel_divides_sequence"]
@@ -56,7 +56,7 @@ def test_sequences_are_cut_into_two_pieces_a_rank() -> None:
 
 def test_an_exchange_gives_every_rank_whole_heads() -> None:
     """16 heads over 4 tensor ranks leave 4 for the context ranks."""
-    sizes = {"tensor_parallel_size": 4, "context_parallel_size": 8}
+    sizes = {"tensor_parallel_size": 4, "loss_parallel": True, "context_parallel_size": 8}
     assert broken(**sizes, context_parallel_method="ring") == {}
     found = broken(**sizes, context_parallel_method="all_to_all")
     assert "valid context_parallel_size: 1, 2, 4" in found["context_parallel_divides_heads"]

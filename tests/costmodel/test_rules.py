@@ -129,6 +129,7 @@ def test_interleaving_multiple_of_each_runtime(micro_batches: int) -> None:
     # torch 2.13: m % max(1, m // p) == 0; with p = 4: 3, 5, 6, 12 run and 9 raises. Megatron-LM: m % p == 0.
     sizes = {
         "tensor_parallel_size": 2,
+        "loss_parallel": True,
         "pipeline_parallel_size": 4,
         "pipeline_schedule": "interleaved_1f1b",
         "num_model_chunks": 2,
@@ -171,15 +172,15 @@ def test_runtimes_refuse_what_they_lack() -> None:
 
 
 def test_tied_embeddings_stay_on_one_stage_of_torchtitan_only() -> None:
-    sizes = {**GOOD, "tensor_parallel_size": 4, "num_micro_batches": 8}
+    sizes = {**GOOD, "tensor_parallel_size": 4, "num_micro_batches": 8, "zero_stage": 2}
     (message,) = broken(make_context(model="qwen3-0.6b", runtime="torchtitan"), **sizes).values()
     assert message.rule == "runtime_tied_pipeline"
     assert "pipeline_parallel_size 2; valid: 1" in message.message
     assert not broken(make_context(model="llama-3-8b", runtime="torchtitan"), **sizes)
     whole = {**sizes, "pipeline_parallel_size": 1, "pipeline_schedule": "none", "data_parallel_shard_size": 16}
     assert not broken(make_context(model="qwen3-0.6b", runtime="torchtitan"), **{**whole, "num_micro_batches": 4})
-    for runtime in ("torch", "megatron"):
-        assert not broken(make_context(model="qwen3-0.6b", runtime=runtime), **sizes)
+    for runtime, stage in {"torch": 2, "megatron": 1}.items():
+        assert not broken(make_context(model="qwen3-0.6b", runtime=runtime), **{**sizes, "zero_stage": stage})
 
 
 def test_hierarchical_partition_does_not_combine_with_tensor_parallelism() -> None:

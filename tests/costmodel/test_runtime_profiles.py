@@ -81,5 +81,5 @@ def test_what_each_runtime_shards_and_schedules() -> None:
     assert (torch.zero_stages, megatron.zero_stages) == ((0, 1, 2, 3), (0, 1))
     assert (torch.sharding, megatron.sharding) == ("fsdp2", "flat")
     assert torch.schedules == SCHEDULES
-    assert load_runtime("torchtitan").schedules == ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b")
+    assert load_runtime("torchtitan").schedules == ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
     assert set(megatron.schedules) == {"none", "1f1b", "interleaved_1f1b"}

@@ -122,11 +122,12 @@ def test_attention_words(word: bool | str | None, found: str) -> None:
     ("megatron", "ring"), ("nemo", "ring"), ("torchtitan", "all_gather"), ("deepspeed", "all_to_all"),
 ])  # fmt: skip
 def test_the_framework_says_how_a_sequence_is_cut(runtime: str, method: str) -> None:
+    stage = 2 if runtime == "torchtitan" else 1
     parallel = run(
-        runtime=runtime, parallel__pp=1, parallel__cp=2, parallel__dp=4, parallel__zero_stage=1
+        runtime=runtime, parallel__pp=1, parallel__cp=2, parallel__dp=4, parallel__zero_stage=stage
     ).plan.parallel
     assert (parallel.context_parallel_size, parallel.context_parallel_method) == (2, method)
-    assert (parallel.data_parallel_size, parallel.num_devices, parallel.zero_stage) == (4, 16, 1)
+    assert (parallel.data_parallel_size, parallel.num_devices, parallel.zero_stage) == (4, 16, stage)
 
 
 def test_context_ranks_alone_share_the_optimizer_s_state() -> None:
@@ -140,7 +141,13 @@ def test_context_ranks_alone_share_the_optimizer_s_state() -> None:
     ("composer-fsdp", "fp8", "delayed"), ("megatron", "bf16", None),
 ])  # fmt: skip
 def test_fp8_words(runtime: str, word: str, recipe: str | None) -> None:
-    one = {"parallel__pp": 1, "parallel__tp": 1, "parallel__dp": 16, "parallel__recompute": "none"}
+    one = {
+        "parallel__pp": 1,
+        "parallel__tp": 1,
+        "parallel__dp": 16,
+        "parallel__zero_stage": None,
+        "parallel__recompute": "none",
+    }
     adapted = run(runtime=runtime, hardware__gpu="H100-80GB", parallel__dtype=word, **one)
     precision = adapted.plan.training.precision
     assert (precision.compute, precision.fp8_recipe) == ("bf16", recipe)
