@@ -7,7 +7,16 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from costmodel.specs import SCHEMA_VERSION, InputError, Plan, Recommendation, Spec, compute_plan_hash, with_hash
+from costmodel.specs import (
+    SCHEMA_VERSION,
+    Infeasible,
+    InputError,
+    Plan,
+    Recommendation,
+    Spec,
+    compute_plan_hash,
+    with_hash,
+)
 from hardware_profiles.errors import explain_validation_error, show_value
 from meshwright.files import DOCUMENT_SUFFIXES, check_output, dump_document, read_document, write_text
 
@@ -49,7 +58,26 @@ def load_answer(source: Plan | Recommendation | str | Path, *, accept_edits: boo
     """
     if isinstance(source, Plan | Recommendation):
         return source
+    return _answer(read_document(source, what="plan file"), source, accept_edits=accept_edits)
+
+
+def load_explained(source: Plan | Recommendation | Infeasible | str | Path) -> Plan | Recommendation | Infeasible:
+    """Whatever can be explained: a plan, a recommendation, or the answer that no plan is feasible.
+
+    Raises:
+        InputError: as `load_plan`.
+    """
+    if isinstance(source, Plan | Recommendation | Infeasible):
+        return source
     content = read_document(source, what="plan file")
+    if "nearest_miss" in content:
+        _check_integers(content, "", source)
+        return _validate(Infeasible, content, source)
+    return _answer(content, source, accept_edits=False)
+
+
+def _answer(content: dict[str, Any], source: str | Path, *, accept_edits: bool) -> Plan | Recommendation:
+    """The plan or the recommendation of a document that was read."""
     _check_integers(content, "", source)
     if "best" in content:
         _check_schema_version(content["best"], source)

@@ -62,6 +62,7 @@ def plan(
     stated = resolve_statement(
         model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, **setting
     )
+    from planner.rivals import with_advice, with_rivals
     from planner.search import search
     from planner.space import declare_space
 
@@ -69,7 +70,9 @@ def plan(
     with refuse_infinite():
         space = declare_space(*context, fix=stated.fix, allow=stated.allow, memory_limit=stated.memory_limit)
         answer = search(*context, space, top=top, total_tokens=total)
-    return answer if isinstance(answer, Infeasible) else _with_origin(answer, command, stated.site)
+        if isinstance(answer, Infeasible):
+            return with_advice(answer, space)
+        return _with_origin(with_rivals(answer, space), command, stated.site)
 
 
 def make_plan(

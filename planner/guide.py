@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel.runtimes.grid import Grid
-from costmodel.specs import Guide, GuideOption, Plan
+from costmodel.specs import Guide, GuideOption, Plan, TermDifference
+from planner.candidates import Candidates
 from planner.evaluation import Search, estimate_of, step_seconds
 from planner.guide_advice import Advice, advise
 from planner.guide_facts import Facts, gather_facts
@@ -25,18 +26,35 @@ def guide(found: Search) -> Guide:
     facts = gather_facts(found.candidates)
     advice = advise(facts)
     plans = [_fastest(found, name, facts) for name, _ in advice.options]
+    best = found.plan(found.best())
     options = tuple(
-        _option(rank, name, reason, plan)
+        _option(rank, name, reason, plan, best)
         for rank, ((name, reason), plan) in enumerate(zip(advice.options, plans, strict=True), start=1)
     )
-    best = found.plan(found.best())
     disagreement = _disagreement(advice, plans, best, facts)
     return Guide(
         branch=advice.branch,
+        source=advice.source,
         steps=advice.steps,
         options=options,
         agrees=disagreement is None,
         disagreement=disagreement,
+    )
+
+
+def guide_alone(candidates: Candidates) -> Guide:
+    """The guide's advice where no candidate fits, so that no strategy has a plan."""
+    advice = advise(gather_facts(candidates))
+    options = tuple(
+        _option(rank, name, reason, None, None) for rank, (name, reason) in enumerate(advice.options, start=1)
+    )
+    return Guide(
+        branch=advice.branch,
+        source=advice.source,
+        steps=advice.steps,
+        options=options,
+        agrees=False,
+        disagreement="none of the guide's strategies has a plan that fits in the searched space",
     )
 
 
@@ -46,7 +64,7 @@ def _fastest(found: Search, name: str, facts: Facts) -> Plan | None:
     return None if row is None else found.plan(row)
 
 
-def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption:
+def _option(rank: int, name: str, reason: str, plan: Plan | None, best: Plan | None) -> GuideOption:
     if plan is None and STRATEGIES[name].rows is not None:
         reason += "; the searched space holds no plan of this kind that fits"
     return GuideOption(
@@ -56,6 +74,7 @@ def _option(rank: int, name: str, reason: str, plan: Plan | None) -> GuideOption
         model_code_change=STRATEGIES[name].model_code_change,
         step_time_seconds=None if plan is None else step_seconds(plan),
         plan_summary=None if plan is None else summarize(plan),
+        deciding=() if plan is None or best is None else deciding_terms(plan, best),
     )
 
 
@@ -71,7 +90,7 @@ def _disagreement(advice: Advice, plans: Sequence[Plan | None], best: Plan, fact
     text = (
         f"of the guide's strategies that have a plan, {name} comes first: its fastest, {summarize(plan)}, takes "
         f"{step_seconds(plan):.4g} s; {chosen}, {_faster(step_seconds(plan) / step_seconds(best))}, because of "
-        f"{deciding_terms(plan, best)}"
+        f"{_words(deciding_terms(plan, best))}"
     )
     band = estimate_of(best).step_time_seconds
     if step_seconds(plan) <= band.high:
@@ -84,15 +103,18 @@ def _faster(ratio: float) -> str:
     return f"{ratio - 1:.1%} faster" if ratio < 2 else f"{ratio:.2f} times as fast"
 
 
-def deciding_terms(slower: Plan, faster: Plan) -> str:
-    """The two terms whose exposed seconds differ most in favour of the faster plan."""
+def deciding_terms(slower: Plan, faster: Plan) -> tuple[TermDifference, ...]:
+    """At most two terms: those whose exposed seconds differ most in favour of the faster plan."""
     before = {term.name: term.exposed_seconds for term in estimate_of(slower).terms}
     after = {term.name: term.exposed_seconds for term in estimate_of(faster).terms}
-    savings = {name: before.get(name, 0.0) - after.get(name, 0.0) for name in {*before, *after}}
-    telling = [name for name in savings if savings[name] > _TELLING_FRACTION * step_seconds(faster)]
-    largest = sorted(telling, key=lambda name: (-savings[name], name))[:2]
-    if not largest:
-        return "no single term"
-    return " and ".join(
-        f"{name} ({before.get(name, 0.0):.4g} s against {after.get(name, 0.0):.4g} s)" for name in largest
-    )
+    pairs = [
+        TermDifference(name=name, seconds=before.get(name, 0.0), best_seconds=after.get(name, 0.0))
+        for name in {*before, *after}
+    ]
+    telling = [pair for pair in pairs if pair.seconds - pair.best_seconds > _TELLING_FRACTION * step_seconds(faster)]
+    return tuple(sorted(telling, key=lambda pair: (pair.best_seconds - pair.seconds, pair.name))[:2])
+
+
+def _words(terms: Sequence[TermDifference]) -> str:
+    told = (f"{term.name} ({term.seconds:.4g} s against {term.best_seconds:.4g} s)" for term in terms)
+    return " and ".join(told) or "no single term"

@@ -1,42 +1,59 @@
 """Which branch of the decision guide the facts lead to, and its ordered list of strategies.
 
-Every question is answered by a computed number (guide_facts.py), never by a constant.
+`BRANCHES` are the document's, each a named rule: the section it comes from, the facts under which it holds (exactly one
+does), the questions asked on the way and the list. Every question is answered by a computed number (guide_facts.py), never
+by a constant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from costmodel.specs import GuideStep
 from planner.candidates import GIB
-from planner.guide_facts import Facts
+from planner.guide_facts import Facts, LinkSpeed
 from planner.guide_options import SOURCE
 
 Options = tuple[tuple[str, str], ...]
+Question = Callable[[Facts], GuideStep]
 
 
 class Advice(NamedTuple):
-    """A branch of the document: the questions asked on the way and the ordered list of (strategy, reason)."""
+    """A branch of the document: its section, the questions asked on the way and the ordered list of (strategy, reason)."""
 
     branch: str
+    source: str
     steps: tuple[GuideStep, ...]
     options: Options
 
 
+class Branch(NamedTuple):
+    """One branch: it holds for some facts, and lists (strategy, reason) for them."""
+
+    name: str
+    section: str
+    holds: Callable[[Facts], bool]
+    questions: tuple[Question, ...]
+    options: Callable[[Facts], Options]
+
+
 def advise(facts: Facts) -> Advice:
-    """The branch of the document that the facts lead to."""
-    if facts.num_devices == 1:
-        return _single_device(facts)
-    if facts.num_devices <= facts.devices_per_node:
-        return _single_node(facts)
-    return _multi_node(facts)
+    """The branch of the document that the facts lead to.
+
+    Raises:
+        ValueError: when a cluster of several nodes comes without the link between them.
+    """
+    branch = next(branch for branch in BRANCHES if branch.holds(facts))
+    steps = tuple(question(facts) for question in branch.questions)
+    return Advice(branch.name, f"{SOURCE}: {branch.section}", steps, branch.options(facts))
 
 
 def _step(question: str, yes: bool, **numbers: float | int | str) -> GuideStep:
     return GuideStep(question=question, answer="yes" if yes else "no", numbers=numbers, source=SOURCE)
 
 
-def _device_step(facts: Facts) -> GuideStep:
+def _fits_device(facts: Facts) -> GuideStep:
     return _step(
         "Does the model fit into one device?",
         facts.fits_device,
@@ -45,7 +62,7 @@ def _device_step(facts: Facts) -> GuideStep:
     )
 
 
-def _layer_step(facts: Facts) -> GuideStep:
+def _largest_layer(facts: Facts) -> GuideStep:
     return _step(
         "Does the largest layer fit into one device?",
         facts.largest_layer_fits,
@@ -55,63 +72,18 @@ def _layer_step(facts: Facts) -> GuideStep:
     )
 
 
-def _single_device(facts: Facts) -> Advice:
-    first = _device_step(facts)
-    if facts.fits_device:
-        return Advice("single device, the model fits", (first,), (("normal use", "the model fits into the device"),))
-    over = (facts.one_device_bytes - facts.capacity_bytes) / GIB
-    offload = (
-        "ZeRO + offload to CPU and optionally NVMe",
-        f"{over:.1f} GiB too little on the device; not modelled yet",
-    )
-    tiling = (
-        "memory-centric tiling",
-        "for the largest layer: cuts gathered parameters, not activations; not modelled yet",
-    )
-    steps = (first, _layer_step(facts))
-    if facts.gathered_layer_fits:
-        return Advice("single device, the model does not fit", steps, (offload, tiling))
-    return Advice("single device, the largest layer does not fit", steps, (tiling, offload))
-
-
-def _single_node(facts: Facts) -> Advice:
-    first = _device_step(facts)
-    if facts.fits_device:
-        options: Options = (
-            ("DDP", "every device holds the whole model; gradients are all-reduced"),
-            ("ZeRO", "may or may not be faster, depending on the situation and configuration"),
-        )
-        return Advice("single node, the model fits into one device", (first,), options)
-    steps = (first, _layer_step(facts))
-    if not facts.largest_layer_fits:
-        options = (
-            (
-                "TP",
-                "without ZeRO, tensor parallelism is a must: pipeline parallelism alone cannot hold the largest layer",
-            ),
-            ("ZeRO", "gathers one layer at a time" + ("" if facts.gathered_layer_fits else ", which needs tiling")),
-            ("memory-centric tiling", "with ZeRO, for a layer too large to gather; not modelled yet"),
-        )
-        return Advice("single node, the largest layer does not fit into one device", steps, options)
-    options = (
-        ("PP", "on par with ZeRO and TP over NVLink or NVSwitch, faster than both without"),
-        ("ZeRO", "on par over NVLink or NVSwitch; no change to the model"),
-        ("TP", "on par over NVLink or NVSwitch; the degree makes a difference; stay inside the node"),
-    )
-    return Advice("single node, the model does not fit into one device", steps, options)
-
-
-def _multi_node(facts: Facts) -> Advice:
-    link = facts.link
-    if link is None:
-        raise ValueError("a cluster of several nodes has a link between them")
-    fits_node = _step(
+def _fits_node(facts: Facts) -> GuideStep:
+    return _step(
         "Does the model fit into one node?",
         facts.fits_node,
         needed_bytes=facts.one_node_bytes if facts.one_node_bytes is not None else "no valid plan",
         capacity_bytes=facts.capacity_bytes,
     )
-    speed = _step(
+
+
+def _fast_link(facts: Facts) -> GuideStep:
+    link = _link(facts)
+    return _step(
         "Is the link between nodes fast enough to hide ZeRO-3's traffic behind computation?",
         link.fast,
         link=link.name,
@@ -121,15 +93,126 @@ def _multi_node(facts: Facts) -> Advice:
         crossover_bytes_per_second=link.crossover_bytes_per_second,
         num_micro_batches=link.num_micro_batches,
     )
-    first = ("ZeRO with multiple replicas", "ZeRO over the fast links of a node, data parallelism over the slow ones")
-    replicas = (first,) if facts.fits_node else ()
-    place = "the model fits into one node" if facts.fits_node else "the model does not fit into one node"
-    if link.fast:
-        options = (
-            ("ZeRO", "close to no modifications to the model"),
-            ("PP+TP+DP", "less communication, but massive changes to the model"),
-        )
-        return Advice(f"multi node, {place}, fast links", (fits_node, speed), (*replicas, *options))
-    slow = f"{link.communication_seconds:.3g} s of ZeRO-3 traffic against {link.compute_seconds:.3g} s of computation"
-    last = ("DP+PP+TP+ZeRO-1", f"slow links ({slow}) and low device memory")
-    return Advice(f"multi node, {place}, slow links", (fits_node, speed, _device_step(facts)), (*replicas, last))
+
+
+def _link(facts: Facts) -> LinkSpeed:
+    if facts.link is None:
+        raise ValueError("a cluster of several nodes has a link between them")
+    return facts.link
+
+
+def _on_one_device(facts: Facts) -> bool:
+    return facts.num_devices == 1
+
+
+def _on_one_node(facts: Facts) -> bool:
+    return 1 < facts.num_devices <= facts.devices_per_node
+
+
+def _on_nodes(facts: Facts, *, fits: bool, fast: bool) -> bool:
+    several = facts.num_devices > facts.devices_per_node
+    return several and facts.fits_node == fits and _link(facts).fast == fast
+
+
+def _offload(facts: Facts) -> tuple[str, str]:
+    over = (facts.one_device_bytes - facts.capacity_bytes) / GIB
+    return "ZeRO + offload to CPU and optionally NVMe", f"{over:.1f} GiB too little on the device; not modelled yet"
+
+
+def _cut_layer(facts: Facts) -> Options:
+    gathers = "gathers one layer at a time" + ("" if facts.gathered_layer_fits else ", which needs tiling")
+    must = "without ZeRO, tensor parallelism is a must: pipeline parallelism alone cannot hold the largest layer"
+    tiling = ("memory-centric tiling", "with ZeRO, for a layer too large to gather; not modelled yet")
+    return ("TP", must), ("ZeRO", gathers), tiling
+
+
+def _slow(facts: Facts) -> tuple[str, str]:
+    link = _link(facts)
+    traffic = (
+        f"{link.communication_seconds:.3g} s of ZeRO-3 traffic against {link.compute_seconds:.3g} s of computation"
+    )
+    return "DP+PP+TP+ZeRO-1", f"slow links ({traffic}) and low device memory"
+
+
+_TILING = (
+    "memory-centric tiling",
+    "for the largest layer: cuts gathered parameters, not activations; not modelled yet",
+)
+_REPLICAS = ("ZeRO with multiple replicas", "ZeRO over the fast links of a node, data parallelism over the slow ones")
+_ON_FAST_LINKS: Options = (
+    ("ZeRO", "close to no modifications to the model"),
+    ("PP+TP+DP", "less communication, but massive changes to the model"),
+)
+_WHOLE_MODELS: Options = (
+    ("DDP", "every device holds the whole model; gradients are all-reduced"),
+    ("ZeRO", "may or may not be faster, depending on the situation and configuration"),
+)
+_SPLIT_MODEL: Options = (
+    ("PP", "on par with ZeRO and TP over NVLink or NVSwitch, faster than both without"),
+    ("ZeRO", "on par over NVLink or NVSwitch; no change to the model"),
+    ("TP", "on par over NVLink or NVSwitch; the degree makes a difference; stay inside the node"),
+)
+_ONE, _NODE, _NODES = "Single GPU", "Single Node / Multi-GPU", "Multi-Node / Multi-GPU"
+
+BRANCHES: tuple[Branch, ...] = (
+    Branch(
+        "single device, the model fits", _ONE,
+        lambda facts: _on_one_device(facts) and facts.fits_device,
+        (_fits_device,),
+        lambda _: (("normal use", "the model fits into the device"),),
+    ),
+    Branch(
+        "single device, the model does not fit", _ONE,
+        lambda facts: _on_one_device(facts) and not facts.fits_device and facts.gathered_layer_fits,
+        (_fits_device, _largest_layer),
+        lambda facts: (_offload(facts), _TILING),
+    ),
+    Branch(
+        "single device, the largest layer does not fit", _ONE,
+        lambda facts: _on_one_device(facts) and not facts.fits_device and not facts.gathered_layer_fits,
+        (_fits_device, _largest_layer),
+        lambda facts: (_TILING, _offload(facts)),
+    ),
+    Branch(
+        "single node, the model fits into one device", _NODE,
+        lambda facts: _on_one_node(facts) and facts.fits_device,
+        (_fits_device,),
+        lambda _: _WHOLE_MODELS,
+    ),
+    Branch(
+        "single node, the model does not fit into one device", _NODE,
+        lambda facts: _on_one_node(facts) and not facts.fits_device and facts.largest_layer_fits,
+        (_fits_device, _largest_layer),
+        lambda _: _SPLIT_MODEL,
+    ),
+    Branch(
+        "single node, the largest layer does not fit into one device", _NODE,
+        lambda facts: _on_one_node(facts) and not facts.fits_device and not facts.largest_layer_fits,
+        (_fits_device, _largest_layer),
+        _cut_layer,
+    ),
+    Branch(
+        "multi node, the model fits into one node, fast links", _NODES,
+        lambda facts: _on_nodes(facts, fits=True, fast=True),
+        (_fits_node, _fast_link),
+        lambda _: (_REPLICAS, *_ON_FAST_LINKS),
+    ),
+    Branch(
+        "multi node, the model fits into one node, slow links", _NODES,
+        lambda facts: _on_nodes(facts, fits=True, fast=False),
+        (_fits_node, _fast_link, _fits_device),
+        lambda facts: (_REPLICAS, _slow(facts)),
+    ),
+    Branch(
+        "multi node, the model does not fit into one node, fast links", _NODES,
+        lambda facts: _on_nodes(facts, fits=False, fast=True),
+        (_fits_node, _fast_link),
+        lambda _: _ON_FAST_LINKS,
+    ),
+    Branch(
+        "multi node, the model does not fit into one node, slow links", _NODES,
+        lambda facts: _on_nodes(facts, fits=False, fast=False),
+        (_fits_node, _fast_link, _fits_device),
+        lambda facts: (_slow(facts),),
+    ),
+)  # fmt: skip

@@ -59,7 +59,9 @@ def steps_from(row: int, space: Space, found: Search) -> list[Step]:
         *_schedule_moves(parallel, context, declared),
         *_micro_batch_moves(parallel, declared),
         *_sharding_moves(parallel, context, declared),
+        *_partition_moves(parallel, context, declared),
         *_switch_moves(parallel),
+        *_device_moves(parallel, context, declared),
     ]
     steps = [Step(axis, value, changed, kind) for axis, value, changed in moves]
     allowed = declared.get("recompute", tuple(map(RECOMPUTE_KINDS.index, context.runtime.recompute_kinds)))
@@ -197,13 +199,36 @@ def _sharding_moves(parallel: ParallelConfig, context: RuleContext, declared: De
             yield "data_parallel_shard_size", str(shard), _changed(parallel, **axes)
 
 
+def _partition_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
+    """hpZ: off, or one copy per node where ZeRO-3 shards over several."""
+    if parallel.zero_stage != 3:
+        return
+    shard, share = parallel.data_parallel_shard_size, context.cluster.devices_per_node // parallel.tensor_parallel_size
+    sizes = (0, share) if 1 < share < shard and shard % share == 0 else (0,)
+    current = parallel.hierarchical_partition_size or 0
+    for size in _beside(sorted({*declared.get("hierarchical_partition_size", sizes), current}), current):
+        changed = _changed(parallel, hierarchical_partition_size=size or None)
+        yield "hierarchical_partition_size", str(size or "off"), changed
+
+
 def _switch_moves(parallel: ParallelConfig) -> Iterator[Move]:
     if parallel.tensor_parallel_size > 1:
-        changed = _changed(parallel, sequence_parallel=not parallel.sequence_parallel)
-        yield "sequence_parallel", str(changed.sequence_parallel).lower(), changed
-    if parallel.hierarchical_partition_size is not None:
-        changed = _changed(parallel, hierarchical_partition_size=None)
-        yield "hierarchical_partition_size", "off", changed
+        for name in ("sequence_parallel", "loss_parallel"):
+            on = not getattr(parallel, name)
+            yield name, str(on).lower(), _changed(parallel, **{name: on})
+
+
+def _device_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
+    """More or fewer replicas of the same model-parallel group, as the batch divides."""
+    group, batch, cluster = (
+        parallel.num_devices // parallel.data_parallel_size,
+        context.training.global_batch_size,
+        context.cluster,
+    )
+    numbers = [group * data for data in divisors(batch) if group * data <= cluster.num_devices]
+    known = [number for number in declared.get("num_devices_used", numbers) if number in numbers]
+    for number in _beside(sorted({*known, parallel.num_devices}), parallel.num_devices):
+        yield "num_devices_used", str(number), _with_data(parallel, number // group)
 
 
 def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neighbour:
@@ -217,7 +242,7 @@ def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neig
     if needed > capacity:
         wanted, held = gib_apart(needed, capacity)
         text = f"needs {wanted} GiB a device of {held} GiB"
-        return Neighbour(axis=step.axis, value=step.value, rejection=text)
+        return Neighbour(axis=step.axis, value=step.value, needed_bytes=int(needed), rejection=text)
     row = _row_of(found.candidates.grid, grid)
     seconds = float(exact_seconds(context, grid)[0]) if row is None else found.seconds(row)
     return Neighbour(axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / best_seconds - 1)

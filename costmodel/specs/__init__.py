@@ -41,6 +41,7 @@ from costmodel.specs.plan import (
 from costmodel.specs.recommendation import (
     AxisValues,
     Certificate,
+    GradientExchange,
     Guide,
     GuideOption,
     GuideStep,
@@ -49,6 +50,8 @@ from costmodel.specs.recommendation import (
     NearestMiss,
     Neighbour,
     Recommendation,
+    Rival,
+    TermDifference,
     TrainingDuration,
 )
 from costmodel.specs.rejection import Rejection, RejectionCount
@@ -107,6 +110,7 @@ __all__ = [
     "FlopCount",
     "Fp8Recipe",
     "GemmCurve",
+    "GradientExchange",
     "Guide",
     "GuideOption",
     "GuideStep",
@@ -150,6 +154,7 @@ __all__ = [
     "RecomputeSpec",
     "Rejection",
     "RejectionCount",
+    "Rival",
     "RuntimeProfile",
     "RuntimeRef",
     "SiteProfile",
@@ -160,6 +165,7 @@ __all__ = [
     "StageSpec",
     "TensorParallelSwitch",
     "Term",
+    "TermDifference",
     "TrainableSpec",
     "TrainingDuration",
     "TrainingSpec",

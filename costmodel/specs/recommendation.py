@@ -47,8 +47,19 @@ class GuideStep(Spec):
     source: str
 
 
+class TermDifference(Spec):
+    """Exposed seconds of one term of the step in a slower plan and in the best one."""
+
+    name: str
+    seconds: NonNegativeFloat
+    best_seconds: NonNegativeFloat
+
+
 class GuideOption(Spec):
-    """One entry of the guide's ordered list; ``plan`` is the fastest feasible plan of that kind, with its step time."""
+    """One entry of the guide's ordered list; ``plan`` is the fastest feasible plan of that kind, with its step time.
+
+    ``deciding``: the terms that make it slower than the best plan.
+    """
 
     rank: PositiveInt
     strategy: str
@@ -56,12 +67,14 @@ class GuideOption(Spec):
     model_code_change: str
     step_time_seconds: NonNegativeFloat | None = None
     plan_summary: str | None = None
+    deciding: tuple[TermDifference, ...] = ()
 
 
 class Guide(Spec):
-    """The decision guide of the documents: the branch taken and its ordered list, beside the search's answer."""
+    """The decision guide of the documents: the branch taken, its place there and its list, beside the search's answer."""
 
     branch: str
+    source: str = ""
     steps: tuple[GuideStep, ...]
     options: tuple[GuideOption, ...]
     agrees: bool
@@ -69,13 +82,55 @@ class Guide(Spec):
 
 
 class Neighbour(Spec):
-    """A plan one step away from the best: what it costs, or why it cannot be."""
+    """A plan one step away from the best: what it costs, or why it cannot be.
+
+    ``needed_bytes`` is given where memory alone stands against it.
+    """
 
     axis: str
     value: str
     step_time_seconds: NonNegativeFloat | None = None
     slowdown: float | None = None
+    needed_bytes: NonNegativeInt | None = None
     rejection: str | None = None
+
+
+class Rival(Spec):
+    """A layout that people ask about: the fastest of its kind that fits, or why there is none.
+
+    ``layout``: what defines it. ``is_best``: its fastest is the best plan. ``deciding``: the terms that make it slower.
+    A negative ``slowdown`` is a faster plan outside the searched space. Where no candidate fits, ``needed_bytes`` is
+    what the leanest one, ``plan_summary``, needs a device.
+    """
+
+    name: str
+    layout: str
+    is_best: bool = False
+    plan_summary: str | None = None
+    num_devices_used: PositiveInt | None = None
+    step_time_seconds: NonNegativeFloat | None = None
+    slowdown: float | None = None
+    deciding: tuple[TermDifference, ...] = ()
+    needed_bytes: NonNegativeInt | None = None
+    rejection: str | None = None
+
+
+class GradientExchange(Spec):
+    """Summing the gradients of the whole model over all devices: a ring all-reduce beside a parameter server.
+
+    Seconds are bytes over rates, without latency (costmodel/gradient_exchange.py has the formulas). ``server``: one
+    server behind one node's ports; ``sharded``: a server on every device, each with its share of the parameters.
+    """
+
+    num_devices: PositiveInt
+    gradient_bytes: NonNegativeInt
+    ring_bytes_per_second: NonNegativeFloat
+    ring_seconds: NonNegativeFloat
+    server_link: str
+    server_bytes_per_second: NonNegativeFloat
+    server_seconds: NonNegativeFloat
+    sharded_bytes_per_second: NonNegativeFloat
+    sharded_seconds: NonNegativeFloat
 
 
 class TrainingDuration(Spec):
@@ -97,6 +152,8 @@ class Recommendation(Spec):
     certificate: Certificate
     guide: Guide
     neighbours: tuple[Neighbour, ...] = ()
+    rivals: tuple[Rival, ...] = ()
+    gradient_exchange: GradientExchange | None = None
     warnings: tuple[str, ...] = ()
     duration: TrainingDuration | None = None
 
@@ -123,8 +180,12 @@ class NearestMiss(Spec):
 
 
 class Infeasible(Spec):
-    """The planner's answer when the declared space holds no feasible plan (exit code 3)."""
+    """The planner's answer when the declared space holds no feasible plan (exit code 3).
+
+    ``guide``: what the documents advise all the same; none of its options has a plan.
+    """
 
     rejections: tuple[RejectionCount, ...]
     nearest_miss: NearestMiss | None
     space: tuple[AxisValues, ...]
+    guide: Guide | None = None
