@@ -6,6 +6,7 @@ import pytest
 from sample_documents import sample_plan
 
 import meshwright
+from benchmarks.explanations import check
 from costmodel.specs import Observation, RecomputeSpec
 from meshwright import (
     Infeasible,
@@ -152,8 +153,25 @@ def test_a_plan_is_explained_beside_its_rivals(answer: Recommendation) -> None:
     assert other.estimate is not None
     assert answer.best.estimate is not None
     slower = other.estimate.step_time_seconds.value / answer.best.estimate.step_time_seconds.value - 1
-    assert f"{slower:+.1%}" in sentences[-1].sentence
-    assert {sentence.section for sentence in explain(answer.best)} >= {"guide", "neighbours", "certificate"}
+    assert f"{slower:.1%} longer" in sentences[-1].sentence
+    told = [sentence.model_dump(mode="json") for sentence in sentences]
+    assert check(other.model_dump(mode="json"), told, search=answer.model_dump(mode="json")) == []
+    again = explain(answer.best)
+    assert {sentence.section for sentence in again} >= {"guide", "neighbours", "usual layouts", "certificate"}
+    assert all(path.startswith("search:") for one in again for number in one.numbers for path in number.paths)
+
+
+def test_an_answer_without_a_plan_is_explained_from_its_file(tmp_path: Path) -> None:
+    found = plan("llama-3-8b", "1xRTX-4090", **BATCH)
+    assert isinstance(found, Infeasible)
+    assert found.guide is not None
+    path = tmp_path / "answer.json"
+    path.write_text(found.model_dump_json(), encoding="utf-8")
+    told = explain(path)
+    assert told == explain(found)
+    assert any("'single device, the model does not fit'" in sentence.sentence for sentence in told)
+    with pytest.raises(InputError, match="the answer that no plan is feasible"):
+        estimate(path)
 
 
 def test_dropout_in_the_config_is_said() -> None:

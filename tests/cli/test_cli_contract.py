@@ -98,6 +98,11 @@ def test_nothing_fits_is_three(cli: Cli) -> None:
     answer = validate(result.out, "infeasible")
     assert answer["nearest_miss"]["needed_bytes"] > answer["nearest_miss"]["capacity_bytes"]
     assert answer["nearest_miss"]["fixes"]
+    Path("answer.json").write_text(result.out)
+    told = cli("explain", "answer.json")
+    assert told.code == 0
+    assert "No plan fits." in told.out
+    assert answer["guide"]["branch"] in " ".join(told.out.split())
 
 
 SIZES = ("--runtime", "megatron", "--precision", "fp16", "--tensor-parallel-size", "8", "--recompute", "full")

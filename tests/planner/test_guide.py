@@ -6,10 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planner_worlds import GIB, make_cluster, make_model, plan_space, recommend
 
 from costmodel.specs import Guide
 from planner.candidates import sift
+from planner.guide import guide_alone
+from planner.guide_advice import BRANCHES as DOCUMENTED
 from planner.guide_advice import advise
 from planner.guide_facts import Facts, LinkSpeed, gather_facts, state_bytes_per_parameter
 from planner.guide_options import STRATEGIES, belongs
@@ -90,6 +94,33 @@ def test_every_branch_gives_the_documents_list(facts: Facts, branch: str, strate
     assert all(step.numbers and "huggingface.co" in step.source for step in advice.steps)
 
 
+def test_every_branch_of_the_code_is_tested() -> None:
+    assert [name for _, name, _ in BRANCHES] == [branch.name for branch in DOCUMENTED]
+
+
+@given(
+    devices=st.integers(1, 64),
+    memory=st.tuples(*[st.integers(1, 200)] * 4),
+    nothing_on_a_node=st.booleans(),
+    fast=st.booleans(),
+)
+def test_exactly_one_branch_holds(
+    devices: int, memory: tuple[int, int, int, int], nothing_on_a_node: bool, fast: bool
+) -> None:
+    facts = replace(
+        SMALL_MODEL,
+        num_devices=devices,
+        one_device_bytes=memory[0],
+        one_node_bytes=None if nothing_on_a_node else memory[1],
+        largest_layer_bytes=memory[2],
+        gathered_layer_bytes=memory[3],
+        link=FAST if fast else SLOW,
+    )
+    (held,) = [branch for branch in DOCUMENTED if branch.holds(facts)]
+    assert advise(facts).branch == held.name
+    assert advise(facts).source.endswith(held.section)
+
+
 def test_a_cluster_of_several_nodes_needs_a_link() -> None:
     with pytest.raises(ValueError, match="link between"):
         advise(replace(LARGE_MODEL, **NODES))
@@ -109,6 +140,7 @@ def test_one_device_takes_the_plain_branch() -> None:
     guide = guide_of(cluster=make_cluster(per_node=1))
     assert guide.branch == "single device, the model fits"
     assert guide.agrees
+    assert guide.source.endswith("(Which Strategy To Use When): Single GPU")
     assert guide.options[0].plan_summary is not None
     assert guide.options[0].step_time_seconds is not None
 
@@ -190,6 +222,22 @@ def test_strategies_partition_by_what_is_in_use() -> None:
     assert (grid.tensor_parallel_size[masks["PP"]] == 1).all()
     assert (grid.pipeline_parallel_size[masks["TP"]] == 1).all()
     assert not belongs(STRATEGIES["memory-centric tiling"], grid, 4).any()
+
+
+def test_where_nothing_fits_the_guide_still_advises() -> None:
+    space = plan_space(model=LARGE, cluster=make_cluster(per_node=1, memory_bytes=GIB))
+    guide = guide_alone(sift(space))
+    assert guide.branch == "single device, the model does not fit"
+    assert [option.plan_summary for option in guide.options] == [None, None]
+    assert not guide.agrees
+
+
+def test_an_option_says_what_makes_it_slower() -> None:
+    guide = guide_of(model=LARGE, cluster=make_cluster(nodes=2, per_node=4, between=1e8), batch=32)
+    slower = [option for option in guide.options if option.deciding]
+    assert slower
+    for option in slower:
+        assert all(term.seconds > term.best_seconds for term in option.deciding)
 
 
 def test_a_disagreement_without_a_plan_of_the_guide_says_so() -> None:

@@ -63,6 +63,59 @@ def test_neighbours_that_do_not_fit_say_how_much_they_need() -> None:
     assert any("GiB a device of 5.0 GiB" in text for text in texts)
 
 
+def test_memory_alone_against_a_neighbour_is_a_number() -> None:
+    found = recommend(plan_space(model=LARGE, cluster=make_cluster(memory_bytes=int(5.0 * GIB))))
+    for neighbour in found.neighbours:
+        large = neighbour.rejection is not None and "GiB a device" in neighbour.rejection
+        assert (neighbour.needed_bytes is not None) == large
+        if neighbour.needed_bytes is not None:
+            assert neighbour.needed_bytes > 5.0 * GIB
+
+
+def test_fewer_devices_are_priced() -> None:
+    # The next smaller divisor of the batch is the next smaller number of replicas.
+    found = recommend(plan_space(model=LARGE, batch=24, sequence=2048, fix={"tensor_parallel_size": "1"}))
+    (fewer,) = by_axis(found)["num_devices_used"]
+    assert found.best.num_devices_used == 8
+    assert fewer.value == "6"
+    assert fewer.slowdown is not None
+    assert fewer.slowdown > 0
+
+
+def test_a_plan_on_fewer_devices_has_a_step_up() -> None:
+    space = plan_space(model=LARGE, batch=24, sequence=2048, fix={"tensor_parallel_size": "1", "num_devices_used": "6"})
+    values = [int(neighbour.value) for neighbour in by_axis(recommend(space))["num_devices_used"]]
+    assert values == [4, 8]
+
+
+def test_switches_of_tensor_parallelism_are_neighbours() -> None:
+    found = recommend(plan_space(model=LARGE, cluster=make_cluster(per_node=2), fix={"tensor_parallel_size": "2"}))
+    on = {name: getattr(found.best.parallel, name) for name in ("sequence_parallel", "loss_parallel")}
+    for name, value in on.items():
+        (neighbour,) = by_axis(found)[name]
+        assert neighbour.value == str(not value).lower()
+
+
+def test_a_copy_per_node_is_a_neighbour_of_zero_3_over_nodes() -> None:
+    fix = {"zero_stage": "3", "data_parallel_shard_size": "8", "hierarchical_partition_size": "off"}
+    off = recommend(plan_space(model=LARGE, cluster=make_cluster(nodes=2, per_node=4), batch=32, fix=fix))
+    (on,) = by_axis(off)["hierarchical_partition_size"]
+    assert on.value == "4"
+    back = recommend(
+        plan_space(
+            model=LARGE,
+            cluster=make_cluster(nodes=2, per_node=4),
+            batch=32,
+            fix=fix | {"hierarchical_partition_size": "4"},
+        )
+    )
+    (down,) = by_axis(back)["hierarchical_partition_size"]
+    assert down.value == "off"
+    assert down.step_time_seconds == pytest.approx(off.certificate.upper_seconds, rel=0.2)
+    inside = recommend(plan_space(model=LARGE, batch=32, fix=fix))
+    assert "hierarchical_partition_size" not in by_axis(inside)
+
+
 def test_neighbours_that_break_a_rule_name_the_numbers() -> None:
     # batch 6 on 4 devices: more data parallelism does not divide it.
     found = recommend(plan_space(model=LARGE, cluster=make_cluster(per_node=4), batch=6, sequence=4096))

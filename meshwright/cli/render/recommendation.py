@@ -172,3 +172,5 @@ def render_infeasible(
         heading(console, "What would fix it")
         lines(console, fixes)
     render_rejections(console, answer.rejections)
+    if answer.guide is not None:
+        render_guide(console, answer.guide)
