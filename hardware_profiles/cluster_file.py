@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,6 +14,7 @@ from hardware_profiles.grammar import MAX_COUNT
 from hardware_profiles.overrides import apply_overrides
 from hardware_profiles.spec import InputError
 from hardware_profiles.types import ClusterSpec, DeviceSpec
+from hardware_profiles.unequal_nodes import is_written_twice, refuse_unequal_nodes, unequal_nodes
 
 
 def read_cluster_file(path: Path) -> ClusterSpec:
@@ -22,7 +24,7 @@ def read_cluster_file(path: Path) -> ClusterSpec:
         InputError: the file cannot be read, or a key, unit or value in it is not valid; the message names the file
             and the dotted path.
     """
-    content = read_yaml_mapping(path, "cluster file")
+    content = _read_content(path)
     try:
         if "levels" in content:
             cluster = validate(ClusterSpec, convert_mapping(ClusterSpec, content, ""), "")
@@ -33,6 +35,15 @@ def read_cluster_file(path: Path) -> ClusterSpec:
         return cluster
     except InputError as error:
         raise InputError(f"cluster file {show_path(path)}: {error}") from error
+
+
+def _read_content(path: Path) -> dict[str, Any]:
+    try:
+        return read_yaml_mapping(path, "cluster file", check=refuse_unequal_nodes)
+    except InputError as error:
+        if is_written_twice(error.__cause__):
+            raise InputError(unequal_nodes(str(error))) from error
+        raise
 
 
 def dump_cluster(cluster: ClusterSpec) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,17 @@ _StrictLoader.add_implicit_resolver(
 )
 
 
-def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
+def read_yaml_mapping(path: Path, what: str, *, check: Callable[[Any], None] | None = None) -> dict[str, Any]:
     """The mapping at the top of a YAML (or JSON) file.
 
     Args:
         path: the file.
         what: what the file should be, for the message, for example ``cluster file``.
+        check: looks at the content, mapping or not, and may raise `InputError`.
 
     Raises:
         InputError: the file is missing, a directory, unreadable, too large (with its aliases written out too), not
-            text, not YAML, empty, not a mapping, or repeats a key.
+            text, not YAML, empty, not a mapping, or repeats a key; and what ``check`` raises.
     """
     name = f"{what} {show_path(path)}"
     text = _read_text(path, name)
@@ -70,6 +71,11 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
         raise InputError(f"{name}: not valid YAML: it holds a number or date that cannot be read") from error
     if content is None:
         raise InputError(f"{name}: the file is empty; needed a mapping of keys to values")
+    if check is not None:
+        try:
+            check(content)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{name}: found {show_value(content)}; needed a mapping of keys to values")
     return content

@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 from hardware_profiles.errors import show_value
 from hardware_profiles.profiles import default_nodes, list_devices, load_node, resolve_name, unknown_profile
 from hardware_profiles.spec import InputError
+from hardware_profiles.unequal_nodes import refuse_several_names
 
 GRAMMAR = (
     "DEVICE, NxDEVICE (one node of N devices) or MxNxDEVICE (M nodes of N devices), "
@@ -51,6 +52,7 @@ def parse_cluster_name(text: str, *, what: str = "cluster") -> ClusterName:
             of that device holds, or too many counts. The message lists what is valid and suggests a spelling.
     """
     try:
+        refuse_several_names(text, _is_name)
         return _parse(text)
     except InputError as error:
         raise InputError(f"{what} {show_value(text)}: {error}") from error
@@ -84,6 +86,11 @@ def _parse(text: str) -> ClusterName:
     num_nodes = numbers[0] if len(numbers) == 2 else 1
     devices_per_node = numbers[-1] if numbers else 1
     return ClusterName(num_nodes, devices_per_node, device, choose_node(device, num_nodes, devices_per_node))
+
+
+def _is_name(text: str) -> bool:
+    counts, rest = _split(text)
+    return len(counts) <= 2 and resolve_name("device", rest) is not None
 
 
 def _split(text: str) -> tuple[list[str], str]:
