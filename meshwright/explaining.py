@@ -70,7 +70,6 @@ def _search_again(plan: Plan) -> Recommendation | Infeasible:
 
 def _beside(plan: Plan, found: Recommendation | Infeasible) -> Explanation:
     """The plan beside the best one of the default space."""
-    from planner.explain_rivals import slower
     from planner.figures import SEARCH, Explanation, Telling
 
     if isinstance(found, Infeasible):
@@ -78,4 +77,4 @@ def _beside(plan: Plan, found: Recommendation | Infeasible) -> Explanation:
     own, other = "estimate.step_time_seconds.value", f"{SEARCH}best.estimate.step_time_seconds.value"
     tell = Telling(plan, "search", search=found)
     best = f"{tell.plan(f'{SEARCH}best')}, {tell.number(other, 'seconds')} a step"
-    return tell.say(f"The best plan of the default space is {best}: this plan {slower(tell, own, other)}.")
+    return tell.say(f"The best plan of the default space is {best}: this plan {tell.beside(own, other)}.")

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from costmodel.specs import Guide, Infeasible, InputError, Plan, Recommendation
+from planner.cautions import tell_cautions
 from planner.evaluation import estimate_of
 from planner.explain_bounds import explain_bounds
 from planner.explain_rivals import (
+    BEST_STEP,
     explain_exchange,
     explain_neighbours,
     explain_rivals,
     explain_runner_up,
     named,
-    slower,
 )
 from planner.figures import Explanation, Telling
 
@@ -72,9 +73,12 @@ def _what(subject: Recommendation | Plan, plan: Plan) -> Explanation:
 
 
 def _warnings(answer: Recommendation) -> Iterator[Explanation]:
-    for index in range(len(answer.warnings)):
+    """Warnings of the search with the origin of their numbers; others, such as notices of a config, as they stand."""
+    known = {one.sentence: one for one in tell_cautions(answer.best, answer.safer, answer.stated)}
+    for index, warning in enumerate(answer.warnings):
         tell = Telling(answer, "warnings")
-        yield tell.say(f"{tell.word(f'warnings[{index}]')}.")
+        numbers = known[warning].numbers if warning in known else tell.say(tell.word(f"warnings[{index}]")).numbers
+        yield Explanation(section="warnings", sentence=f"{warning}.", numbers=numbers)
 
 
 def _nothing_fits(answer: Infeasible) -> Iterator[Explanation]:
@@ -144,7 +148,7 @@ def _agreement(answer: Recommendation) -> Explanation:
     place = f"guide.options[{first}]"
     text = (
         f"The search disagrees: the guide's {guide.options[first].strategy}, "
-        f"{tell.word(f'{place}.plan_summary')}, {slower(tell, f'{place}.step_time_seconds')}"
+        f"{tell.word(f'{place}.plan_summary')}, {tell.beside(f'{place}.step_time_seconds', BEST_STEP)}"
         f"{named(tell, f'{place}.deciding', guide.options[first].deciding)}"
     )
     if (guide.options[first].step_time_seconds or 0.0) <= estimate_of(answer.best).step_time_seconds.high:

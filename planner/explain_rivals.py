@@ -10,7 +10,7 @@ from planner.explain_bounds import capacity_place, term_words
 from planner.figures import Explanation, Telling
 from planner.guide import deciding_terms
 
-_BEST = "best.estimate.step_time_seconds.value"
+BEST_STEP = "best.estimate.step_time_seconds.value"
 _STEPPED = {
     **{
         axis: f"best.parallel.{axis}"
@@ -24,15 +24,6 @@ _STEPPED = {
     },
     "num_devices_used": "best.num_devices_used",
 }
-
-
-def slower(tell: Telling, path: str, best: str = _BEST) -> str:
-    """A step time beside the best one: ``takes 45 s, 7.1% longer``."""
-    seconds = tell.number(path, "seconds")
-    if tell.value(path) < tell.value(best):
-        return f"takes {seconds}, {tell.shortfall(path, best)} less"
-    as_long = tell.value(path) >= 2 * tell.value(best)
-    return f"takes {seconds}, {tell.excess(path, best)} {'as long' if as_long else 'longer'}"
 
 
 def named(tell: Telling, place: str, terms: Sequence[TermDifference]) -> str:
@@ -69,7 +60,7 @@ def _neighbour(answer: Recommendation, neighbour: Neighbour, place: str) -> Expl
     tell = Telling(answer, "neighbours")
     head = f"With {neighbour.axis} {tell.word(f'{place}.value')}"
     if neighbour.step_time_seconds is not None:
-        return tell.say(f"{head} the step {slower(tell, f'{place}.step_time_seconds')}.")
+        return tell.say(f"{head} the step {tell.beside(f'{place}.step_time_seconds', BEST_STEP)}.")
     if neighbour.needed_bytes is not None:
         return tell.say(f"{head} {_too_large(tell, place, answer)}.")
     return tell.say(f"{head} this plan would not run: {tell.word(f'{place}.rejection')}.")
@@ -91,7 +82,7 @@ def explain_runner_up(answer: Recommendation) -> Iterator[Explanation]:
         tell, place = Telling(answer, "runner-up"), f"alternatives[{index}]"
         reasons = deciding_terms(answer.alternatives[index], answer.best)
         yield tell.say(
-            f"The runner-up, {tell.plan(place)}, {slower(tell, f'{place}.estimate.step_time_seconds.value')}"
+            f"The runner-up, {tell.plan(place)}, {tell.beside(f'{place}.estimate.step_time_seconds.value', BEST_STEP)}"
             f"{_reasons(tell, answer, index, reasons)}."
         )
     if answer.ties:
@@ -136,7 +127,7 @@ def _rival(answer: Recommendation, rival: Rival, place: str) -> Explanation:
     if rival.num_devices_used != answer.best.num_devices_used:
         used = tell.number(f"{place}.num_devices_used")
         summary += f" on {used} devices"
-    beside = slower(tell, f"{place}.step_time_seconds")
+    beside = tell.beside(f"{place}.step_time_seconds", BEST_STEP)
     return tell.say(f"{head} at its fastest, {summary}, {beside}{named(tell, f'{place}.deciding', rival.deciding)}.")
 
 

@@ -78,7 +78,7 @@ def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | Non
     row = -1
     while row != found.best():  # what looks around evaluates more candidates, and may find a faster one
         row = found.best()
-        neighbours, advice, warnings = find_neighbours(space, found), guide(found), find_cautions(space, found)
+        neighbours, advice, cautions = find_neighbours(space, found), guide(found), find_cautions(space, found)
     best = found.plan(row)
     ranking = fastest_by_layout(found)
     return Recommendation(
@@ -89,7 +89,9 @@ def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | Non
         certificate=make_certificate(space, found, seconds=time.perf_counter() - started),
         guide=advice,
         neighbours=neighbours,
-        warnings=warnings,
+        safer=cautions.safer,
+        stated=cautions.stated,
+        warnings=cautions.warnings,
         duration=None if total_tokens is None else training_duration(best, total_tokens),
     )
 

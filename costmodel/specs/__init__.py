@@ -51,6 +51,7 @@ from costmodel.specs.recommendation import (
     Neighbour,
     Recommendation,
     Rival,
+    SaferPlan,
     TermDifference,
     TrainingDuration,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "Rival",
     "RuntimeProfile",
     "RuntimeRef",
+    "SaferPlan",
     "SiteProfile",
     "SiteRun",
     "Spec",

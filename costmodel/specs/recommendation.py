@@ -115,6 +115,14 @@ class Rival(Spec):
     rejection: str | None = None
 
 
+class SaferPlan(Spec):
+    """The fastest plan that leaves more memory free than a borderline best plan."""
+
+    plan_summary: str
+    step_time_seconds: NonNegativeFloat
+    needed_bytes: NonNegativeInt
+
+
 class GradientExchange(Spec):
     """Summing the gradients of the whole model over all devices: a ring all-reduce beside a parameter server.
 
@@ -143,7 +151,10 @@ class TrainingDuration(Spec):
 
 
 class Recommendation(Spec):
-    """The planner's answer; ``best`` has the smallest estimated step time of all plans evaluated."""
+    """The planner's answer; ``best`` has the smallest estimated step time of all plans evaluated.
+
+    ``stated``: the axes that the user held or listed. ``safer`` is given where memory is borderline.
+    """
 
     best: Plan
     alternatives: tuple[Plan, ...] = ()
@@ -154,6 +165,8 @@ class Recommendation(Spec):
     neighbours: tuple[Neighbour, ...] = ()
     rivals: tuple[Rival, ...] = ()
     gradient_exchange: GradientExchange | None = None
+    safer: SaferPlan | None = None
+    stated: tuple[AxisValues, ...] = ()
     warnings: tuple[str, ...] = ()
     duration: TrainingDuration | None = None
 

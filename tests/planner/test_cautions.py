@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from planner_worlds import GIB, make_cluster, make_model, plan_space, recommend
 
+from benchmarks.explanations import check
 from planner.cautions import BORDERLINE_FRACTION, BUBBLE_FRACTION
+from planner.explain import explain
 
 LARGE = make_model(layers=8, hidden=1024, heads=8, key_values=8, feed_forward=4096, vocab=32000)
 
@@ -32,7 +36,7 @@ def test_a_borderline_plan_names_a_safer_one() -> None:
     assert share > BORDERLINE_FRACTION
     (warning,) = [text for text in found.warnings if "borderline" in text]
     assert f"{share:.1%}" in warning
-    assert "safer: " in warning or "no plan of the space stays below" in warning
+    assert "safer: " in warning or "no plan of the space is safer" in warning
 
 
 def test_a_large_bubble_is_named() -> None:
@@ -72,7 +76,54 @@ def test_zero_on_one_device_is_normalised_with_a_warning() -> None:
 @pytest.mark.parametrize(("sequence", "warned"), [(4096, False), (8192, True)])
 def test_rotary_positions_beyond_the_configured_ones_are_named(sequence: int, warned: bool) -> None:
     found = recommend(plan_space(sequence=sequence, cluster=make_cluster(memory_bytes=200 * GIB), batch=8))
-    assert any("exceeds the 4096 positions" in text for text in found.warnings) == warned
+    assert any("exceeds the 4,096 positions" in text for text in found.warnings) == warned
+
+
+BUBBLE = {
+    "pipeline_parallel_size": "4",
+    "pipeline_schedule": "1f1b",
+    "num_micro_batches": "4",
+    "data_parallel_size": "1",
+}
+SHARDED = {"zero_stage": "3", "data_parallel_shard_size": "8", "hierarchical_partition_size": "off"}
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ({"cluster": make_cluster(per_node=7)}, "devices stay idle"),
+        ({"model": LARGE, "cluster": make_cluster(memory_bytes=int(5.2 * GIB))}, "memory is borderline"),
+        ({"cluster": make_cluster(per_node=4), "fix": BUBBLE}, "pipeline bubble"),
+        ({"model": LARGE, "cluster": make_cluster(nodes=2, per_node=4, between=1e8), "fix": SHARDED}, "ZeRO-3 gathers"),
+        ({"cluster": make_cluster(per_node=1), "fix": {"zero_stage": "3"}}, "normalised to zero_stage 0"),
+        ({"sequence": 8192, "cluster": make_cluster(memory_bytes=200 * GIB), "batch": 8}, "positions"),
+        ({"cluster": make_cluster(nodes=2, per_node=4)}, "nominal rates"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_warning_is_explained_from_its_numbers(world: dict[str, Any], said: str) -> None:
+    answer = recommend(plan_space(**world))
+    told = [one for one in explain(answer) if one.section == "warnings"]
+    assert [one.sentence for one in told] == [f"{warning}." for warning in answer.warnings]
+    (sentence,) = [one for one in told if said in one.sentence]
+    assert sentence.numbers
+    assert not any(path.startswith("warnings") for figure in sentence.numbers for path in figure.paths)
+    assert check(answer.model_dump(mode="json"), [one.model_dump(mode="json") for one in told]) == []
+
+
+def test_the_safer_plan_is_stored_and_stays_below_the_limit() -> None:
+    answer = recommend(plan_space(model=LARGE, cluster=make_cluster(memory_bytes=int(5.2 * GIB))))
+    assert answer.best.estimate is not None
+    assert answer.best.estimate.peak_memory_bytes.device > BORDERLINE_FRACTION * 5.2 * GIB
+    assert answer.safer is not None
+    assert answer.safer.needed_bytes <= BORDERLINE_FRACTION * int(5.2 * GIB)
+    assert answer.safer.step_time_seconds >= answer.certificate.upper_seconds
+    assert recommend(plan_space(model=LARGE)).safer is None
+
+
+def test_what_was_stated_is_stored() -> None:
+    answer = recommend(plan_space(fix={"zero_stage": "1"}, allow={"micro_batch_size": "1,2"}))
+    assert {axis.axis: axis.values for axis in answer.stated} == {"zero_stage": ("1",), "micro_batch_size": ("1", "2")}
 
 
 def test_a_network_that_nobody_measured_is_named_once() -> None:
@@ -80,7 +131,7 @@ def test_a_network_that_nobody_measured_is_named_once() -> None:
     nominal = recommend(plan_space(cluster=make_cluster(nodes=2, per_node=4), fix=fix))
     (warning,) = [text for text in nominal.warnings if "nominal rates" in text]
     efficiency = nominal.best.cluster.levels[1].link.efficiency
-    assert warning.startswith(f"only nominal rates of between are known, of which {efficiency:.0%} is assumed")
+    assert warning.startswith(f"only nominal rates of between are known, of which {efficiency:.1%} is assumed")
     assert "meshwright hardware measure under torchrun" in warning
     cluster = make_cluster(nodes=2, per_node=4)
     level = cluster.levels[1]
