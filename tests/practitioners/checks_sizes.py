@@ -172,7 +172,7 @@ def nodes_of_different_sizes() -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "cluster.yaml"
         file.write_text("device: A100-SXM-80GB\nnum_nodes: 2\ndevices_per_node: [1, 4]\n", encoding="utf-8")
-        with pytest.raises(InputError, match=r"devices_per_node: found \[1, 4\]; needed a plain number"):
+        with pytest.raises(InputError, match=r"devices_per_node: found \[1, 4\]; the nodes of a cluster must be equal"):
             load_cluster(file)
         words = ["--model", "gpt2", "--global-batch-size", "5", "--sequence-length", "512"]
         assert main(["plan", "--cluster", str(file), *words]) == 2
