@@ -87,7 +87,7 @@ def test_one_number_for_all_stages_is_method_block(modes: tuple[RecomputeSpec, .
     assert recomputing("torch", *modes) == recomputing("megatron", *modes) == []
     (refused,) = recomputing("aleph", *modes)
     assert refused.rule == RULE
-    assert "valid: one of none, core_attention, full for all layers of all stages" in refused.message
+    assert "valid: one of none, full for all layers of all stages" in refused.message
     assert "full:N" not in refused.message
 
 
