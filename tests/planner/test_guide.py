@@ -174,6 +174,29 @@ def test_a_model_too_large_for_a_device_is_told_pp_zero_tp() -> None:
         assert " s" in guide.disagreement
 
 
+# The state of LARGE's largest layer, a table of 32,000 x 1,024, is 524 MB, gathered it is 131 MB.
+MACHINES: list[dict[str, float]] = [
+    {"per_node": 1},
+    {"per_node": 1, "memory_bytes": GIB},
+    {"per_node": 1, "memory_bytes": 100_000_000},
+    {"per_node": 8},
+    {"per_node": 8, "memory_bytes": GIB},
+    {"per_node": 8, "memory_bytes": 300_000_000},
+    {"nodes": 2, "per_node": 4, "between": 1e12, "latency": 0.0},
+    {"nodes": 2, "per_node": 4, "between": 1e7, "latency": 0.0},
+    {"nodes": 2, "per_node": 4, "between": 1e12, "latency": 0.0, "memory_bytes": GIB},
+    {"nodes": 2, "per_node": 4, "between": 1e7, "latency": 0.0, "memory_bytes": GIB},
+]
+
+
+def test_every_branch_is_reached_from_a_machine() -> None:
+    reached = []
+    for machine in MACHINES:
+        space = plan_space(model=LARGE, cluster=make_cluster(**machine), sequence=4096)  # type: ignore[arg-type]
+        reached.append(advise(gather_facts(sift(space))).branch)
+    assert reached == [branch.name for branch in DOCUMENTED]
+
+
 @pytest.mark.parametrize(("rate", "speed"), [(1e12, "fast"), (1e7, "slow")])
 def test_fast_and_slow_links_are_computed(rate: float, speed: str) -> None:
     guide = guide_of(cluster=make_cluster(nodes=2, per_node=4, between=rate, latency=0.0), sequence=4096)
