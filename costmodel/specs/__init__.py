@@ -16,6 +16,7 @@ from costmodel.specs.estimate import (
 )
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.memory_limit import MemoryLimit
+from costmodel.specs.miss import MissTerm, NearestMiss
 from costmodel.specs.model import AttentionSpec, FeedForwardSpec, LayerGroup, ModelSpec
 from costmodel.specs.observation import (
     Comparison,
@@ -38,6 +39,7 @@ from costmodel.specs.plan import (
     RuntimeRef,
     StageSpec,
 )
+from costmodel.specs.question import Maximum, Objective, ObjectiveName, Quantity, Scaling, ScalingPoint, Trial
 from costmodel.specs.recommendation import (
     AxisValues,
     Certificate,
@@ -46,8 +48,6 @@ from costmodel.specs.recommendation import (
     GuideOption,
     GuideStep,
     Infeasible,
-    MissTerm,
-    NearestMiss,
     Neighbour,
     Recommendation,
     Rival,
@@ -125,6 +125,7 @@ __all__ = [
     "LayerGroup",
     "LevelSpec",
     "LinkSpec",
+    "Maximum",
     "MemoryAccounting",
     "MemoryCorrection",
     "MemoryLimit",
@@ -134,6 +135,8 @@ __all__ = [
     "NearestMiss",
     "Neighbour",
     "NvmeSpec",
+    "Objective",
+    "ObjectiveName",
     "Observation",
     "OffloadSpec",
     "OptimizerSpec",
@@ -147,6 +150,7 @@ __all__ = [
     "Precision",
     "PrecisionSpec",
     "Provenance",
+    "Quantity",
     "RankCommunication",
     "RankMemory",
     "RankPeak",
@@ -159,6 +163,8 @@ __all__ = [
     "RuntimeProfile",
     "RuntimeRef",
     "SaferPlan",
+    "Scaling",
+    "ScalingPoint",
     "SiteProfile",
     "SiteRun",
     "Spec",
@@ -171,6 +177,7 @@ __all__ = [
     "TrainableSpec",
     "TrainingDuration",
     "TrainingSpec",
+    "Trial",
     "ZeroStage",
     "canonical_json",
     "compute_plan_hash",

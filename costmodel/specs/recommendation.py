@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from costmodel.specs.memory_limit import MemoryLimit
+from costmodel.specs.miss import NearestMiss
 from costmodel.specs.plan import Plan
+from costmodel.specs.question import Maximum, Objective
 from costmodel.specs.rejection import RejectionCount
 from hardware_profiles.spec import Spec
 
@@ -154,6 +155,8 @@ class Recommendation(Spec):
     """The planner's answer; ``best`` has the smallest estimated step time of all plans evaluated.
 
     ``stated``: the axes that the user held or listed. ``safer`` is given where memory is borderline.
+    ``objective``: what was optimised where it is not the step time, and over which spaces; the certificate is then that of the
+    space of the best plan. ``maximum``: the input that was made as large as fits.
     """
 
     best: Plan
@@ -169,27 +172,8 @@ class Recommendation(Spec):
     stated: tuple[AxisValues, ...] = ()
     warnings: tuple[str, ...] = ()
     duration: TrainingDuration | None = None
-
-
-class MissTerm(Spec):
-    """One memory term of the nearest miss and what it holds."""
-
-    name: str
-    bytes: NonNegativeInt
-
-
-class NearestMiss(Spec):
-    """No plan is feasible: the candidate closest to fitting and what would make it fit.
-
-    ``capacity_bytes``: of a device, or what a stated ``memory_limit`` leaves of it.
-    """
-
-    plan_summary: str
-    needed_bytes: NonNegativeInt
-    capacity_bytes: NonNegativeInt
-    memory_limit: MemoryLimit | None = None
-    terms: tuple[MissTerm, ...]
-    fixes: tuple[str, ...]
+    objective: Objective | None = None
+    maximum: Maximum | None = None
 
 
 class Infeasible(Spec):

@@ -1,0 +1,138 @@
+"""What a question is asked about, and the searches it takes.
+
+Questions (objectives.py, maximize.py, scale.py) are answered by declaring and searching spaces over changed inputs, each with
+its own certificate; nothing here looks into a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from costmodel.specs import (
+    ClusterSpec,
+    Infeasible,
+    InputError,
+    MemoryLimit,
+    ModelSpec,
+    NearestMiss,
+    Recommendation,
+    RuntimeProfile,
+    TrainingSpec,
+    Trial,
+)
+from planner.axes import parse_values
+from planner.candidates import sift
+from planner.infeasible import explain_infeasible
+from planner.search import search
+from planner.space import Space, declare_space
+
+Report = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """The inputs of `declare_space` and `search`. ``report`` is told in words what is tried, before it is."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    runtime: RuntimeProfile
+    fix: Mapping[str, str] = field(default_factory=dict)
+    allow: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    memory_limit: MemoryLimit | None = None
+    top: int = 5
+    total_tokens: int | None = None
+    report: Report = _silent
+
+    def changed(self, **inputs: Any) -> Inquiry:
+        """The same question about other inputs."""
+        return replace(self, **inputs)
+
+    def space(self) -> Space:
+        """The declared space; refuses stated values that break a rule by themselves."""
+        inputs = (self.model, self.cluster, self.training, self.runtime)
+        return declare_space(*inputs, fix=self.fix, allow=self.allow, memory_limit=self.memory_limit)
+
+    def narrowed(self, **axes: int | Sequence[int]) -> Space:
+        """The space with further axes held to values that are not stated by the user: a rule that they break rejects
+        candidates and is no bad input, so all axes count as allowed values here.
+        """
+        stated = {name: [text] for name, text in self.fix.items() if name != "layers_per_stage"}
+        held = {
+            name: [str(v) for v in (value if isinstance(value, Sequence) else [value])] for name, value in axes.items()
+        }
+        layers = {name: text for name, text in self.fix.items() if name == "layers_per_stage"}
+        return self.changed(fix=layers, allow={**self.allow, **stated, **held}).space()
+
+    def stated(self, axis: str) -> tuple[int, ...] | None:
+        """The values of an axis that the user stated; None where the axis is free."""
+        if axis in self.fix:
+            return parse_values(axis, self.fix[axis], "fix")
+        if axis in self.allow:
+            words = self.allow[axis]
+            return parse_values(axis, words if isinstance(words, str) else ",".join(words), "allow")
+        return None
+
+    def search(self, space: Space) -> Recommendation | Infeasible:
+        """The fastest plan of a space declared from this question."""
+        inputs = (self.model, self.cluster, self.training, self.runtime)
+        return search(*inputs, space, self.top, total_tokens=self.total_tokens)
+
+    def refuse_stated(self, axis: str, question: str) -> None:
+        """Refuse an axis that the question itself decides.
+
+        Raises:
+            InputError: when it is stated.
+        """
+        for option in ("fix", "allow"):
+            if axis in getattr(self, option):
+                raise InputError(f"{question} decides {axis}; leave out --{option} {axis}")
+
+
+def try_space(space: Space, value: int) -> Trial:
+    """Whether a space holds a plan that fits, without a search: its rules, memory and bounds. ``value`` names the trial."""
+    found = sift(space)
+    if found.fits.any():
+        return Trial(value=value, candidates=found.total, fits=True, lower_seconds=float(found.bounds.min()))
+    if not len(found.grid):
+        counts = sorted(found.rejections, key=lambda rejection: -rejection.count)
+        reason = counts[0].example if counts else "no sizes of the space multiply to it"
+        return Trial(value=value, candidates=found.total, fits=False, reason=reason)
+    row = int(np.argmin(found.needed_bytes))
+    needed = ceil(found.needed_bytes[row])
+    return Trial(value=value, candidates=found.total, fits=False, plan_summary=found.summary(row), needed_bytes=needed)
+
+
+def miss_of(space: Space) -> Infeasible:
+    """Why a space, of which `try_space` found that nothing fits, holds no plan."""
+    return explain_infeasible(space, sift(space))
+
+
+def nearest_miss(space: Space | None) -> NearestMiss | None:
+    """The candidate that comes closest to fitting; None without a space, and where every candidate breaks a rule."""
+    return None if space is None else miss_of(space).nearest_miss
+
+
+def searched(trial: Trial, answer: Recommendation) -> Trial:
+    """A trial with what the search of its space found."""
+    made = answer.best.estimate
+    assert made is not None  # every plan of a search carries one
+    from planner.summary import summarize
+
+    return trial.model_copy(
+        update={
+            "lower_seconds": answer.certificate.lower_seconds,
+            "step_time_seconds": answer.certificate.upper_seconds,
+            "plan_summary": summarize(answer.best),
+            "needed_bytes": made.peak_memory_bytes.device,
+        }
+    )
