@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Recommendation,
         Rejection,
         RuntimeProfile,
+        Scaling,
         SiteProfile,
         TrainingSpec,
     )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from meshwright.plan_files import load_plan, save_plan
     from meshwright.planning import make_plan, plan
     from meshwright.running import compare, measure, run, run_reference
+    from meshwright.scaling import maximize, scale
     from meshwright.sites import load_site, save_site
     from meshwright.validation.calibrate import calibrate
     from meshwright.validation.replay import replay
@@ -54,10 +56,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
-    "SiteProfile", "TrainingSpec", "__version__", "calibrate", "compare", "detect", "estimate", "explain", "export",
+    "Scaling", "SiteProfile", "TrainingSpec", "__version__", "calibrate", "compare", "detect", "estimate", "explain", "export",
     "list_devices", "list_models", "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime",
-    "load_site", "make_plan", "measure", "plan", "replay", "run", "run_reference", "save_plan", "save_site",
-    "training_duration", "verify",
+    "load_site", "make_plan", "maximize", "measure", "plan", "replay", "run", "run_reference", "save_plan", "save_site",
+    "scale", "training_duration", "verify",
 ]  # fmt: skip
 
 # Public name -> the module that holds it; the specs are all in costmodel.specs.
@@ -78,12 +80,14 @@ _HOMES = {
     "load_runtime": "meshwright.inputs",
     "load_site": "meshwright.sites",
     "make_plan": "meshwright.planning",
+    "maximize": "meshwright.scaling",
     "measure": "meshwright.running",
     "plan": "meshwright.planning",
     "replay": "meshwright.validation.replay",
     "run": "meshwright.running",
     "run_reference": "meshwright.running",
     "save_plan": "meshwright.plan_files",
+    "scale": "meshwright.scaling",
     "save_site": "meshwright.sites",
     "training_duration": "meshwright.estimating",
     "verify": "meshwright.verifying",

@@ -111,7 +111,7 @@ def make_training(
         "sequence_length": whole_number("sequence_length", sequence_length, 1, MAX_SEQUENCE_LENGTH),
         "precision": runtime.precisions[choose_precision(cluster.device, runtime, precision)],
         "optimizer": optimizer if isinstance(optimizer, OptimizerSpec) else _optimizer(optimizer, runtime),
-        "attention_implementation": _one_of("attention", attention, ("fused", "unfused")),
+        "attention_implementation": one_of("attention", attention, ("fused", "unfused")),
         "loss_chunks": whole_number("loss_chunks", loss_chunks, 1, MAX_SEQUENCE_LENGTH),
     }
     try:
@@ -257,10 +257,11 @@ def _has_precision(device: DeviceSpec, spec: PrecisionSpec) -> bool:
 
 
 def _optimizer(name: str, runtime: RuntimeProfile) -> OptimizerSpec:
-    return OptimizerSpec.model_validate({"name": _one_of("optimizer", name, runtime.optimizers)})
+    return OptimizerSpec.model_validate({"name": one_of("optimizer", name, runtime.optimizers)})
 
 
-def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
+def one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
+    """The value itself, if it is one of the choices; raises InputError with the choices when it is not."""
     if not isinstance(value, str) or value not in choices:
         raise InputError(f"unknown {what} {show_value(value)}; choose one of {', '.join(choices)}")
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,6 +20,7 @@ from costmodel.specs import (
 )
 from meshwright.estimating import check_rules, refuse_infinite
 from meshwright.inputs import parse_tokens, require_mapping, whole_number
+from meshwright.questions import choose_objective, make_inquiry
 from meshwright.sites import site_warnings
 from meshwright.statement import Setting, as_word, resolve_statement
 from meshwright.version import __version__
@@ -38,10 +39,14 @@ def plan(
     sequence_length: int,
     top: int = 5,
     tokens: int | float | str | None = None,
+    objective: str = "step-time",
+    price: float | str | None = None,
+    within: float | str | None = None,
     command: str = "",
+    progress: Callable[[str], None] | None = None,
     **setting: Unpack[Setting],
 ) -> Recommendation | Infeasible:
-    """The fastest plan of the declared space that fits, with a certificate and the alternatives.
+    """The best plan of the declared space that fits, with a certificate and the alternatives.
 
     Args:
         model: a spec, a catalogue name, a config.json or a folder.
@@ -50,7 +55,11 @@ def plan(
         sequence_length: tokens per sequence.
         top: plans to return, the best one included.
         tokens: training tokens to give a duration for: a number, ``300e9``, ``300B`` or ``2T``.
+        objective: ``step-time``; ``devices``, the fewest; ``cost``, the lowest per token; ``memory-headroom``, the most free.
+        price: of a device-hour, for ``cost``; None takes the cluster's.
+        within: how much slower than the fastest a plan with more headroom may be; None is 10%.
         command: recorded in the plan's provenance.
+        progress: told in words what is searched, where it takes several searches.
         setting: runtime, precision, optimizer, attention, loss_chunks, site, max_memory_fraction, reserve_memory, and the
             axes to ``fix`` or to ``allow``, as `meshwright.statement.Setting` says.
 
@@ -62,17 +71,10 @@ def plan(
     stated = resolve_statement(
         model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, **setting
     )
-    from planner.rivals import with_advice, with_rivals
-    from planner.search import search
-    from planner.space import declare_space
-
-    context = (stated.model, stated.cluster, stated.training, stated.runtime)
+    solve = choose_objective(objective, price=price, within=within, cluster=stated.cluster)
     with refuse_infinite():
-        space = declare_space(*context, fix=stated.fix, allow=stated.allow, memory_limit=stated.memory_limit)
-        answer = search(*context, space, top=top, total_tokens=total)
-        if isinstance(answer, Infeasible):
-            return with_advice(answer, space)
-        return _with_origin(with_rivals(answer, space), command, stated.site)
+        answer = solve(make_inquiry(stated, top=top, total_tokens=total, progress=progress))
+    return with_origin(answer, command, stated.site)
 
 
 def make_plan(
@@ -131,7 +133,7 @@ def make_plan(
     with refuse_infinite():
         made = build_plan(*context, parallel, recompute=modes, layers_per_stage=layers)
         check_rules(made, about.runtime)
-    return _with_provenance(made, command, about.site)
+    return with_provenance(made, command, about.site)
 
 
 def notices(plan: Plan) -> tuple[str, ...]:
@@ -141,18 +143,24 @@ def notices(plan: Plan) -> tuple[str, ...]:
     return config_notices(plan.model.hf_config)
 
 
-def _with_origin(answer: Recommendation, command: str, site: SiteProfile | None) -> Recommendation:
-    best = _with_provenance(answer.best, command, site)
+def with_origin(
+    answer: Recommendation | Infeasible, command: str, site: SiteProfile | None
+) -> Recommendation | Infeasible:
+    """An answer whose plans say how they were made, with the warnings of their model and site."""
+    if isinstance(answer, Infeasible):
+        return answer
+    best = with_provenance(answer.best, command, site)
     return answer.model_copy(
         update={
             "best": best,
-            "alternatives": tuple(_with_provenance(other, command, site) for other in answer.alternatives),
+            "alternatives": tuple(with_provenance(other, command, site) for other in answer.alternatives),
             "warnings": tuple(dict.fromkeys((*answer.warnings, *notices(best), *site_warnings(best)))),
         }
     )
 
 
-def _with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan:
+def with_provenance(plan: Plan, command: str, site: SiteProfile | None) -> Plan:
+    """The plan with the command that made it and the site it is predicted with."""
     found = plan.provenance or Provenance(meshwright_version=__version__)
     update = {"meshwright_version": __version__, "command": str(command or found.command)}
     return plan.model_copy(update={"provenance": found.model_copy(update=update), "site": site})

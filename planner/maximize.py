@@ -1,8 +1,8 @@
 """The largest sequence length, micro batch or global batch for which a plan of the space fits.
 
-Sequence length, in multiples of a granularity g. With one layout, more tokens need more memory, and rules that ask for divisibility
-(sequence and context parallel) repeat with a period p. So among lengths of one residue modulo p, none fits above one that does not,
-and where a length fits and none of the next lcm(p, g) / g multiples does, none above it does:
+Sequence length, in multiples of a granularity g. With one layout, more tokens need more memory, and rules that ask for
+divisibility (sequence and context parallel) repeat with a period p. So among lengths of one residue modulo p, none fits above one
+that does not, and where a length fits and none of the next lcm(p, g) / g multiples does, none above it does:
 
     fits(s) and not fits(s + g), ..., not fits(s + lcm(p, g))  =>  s is the largest                                          (1)
 

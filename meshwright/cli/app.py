@@ -23,6 +23,7 @@ from meshwright.visible_text import visible
 # Name -> module with `register(app)`. A process imports the module of the command it runs and no other.
 COMMANDS = {
     "plan": "meshwright.cli.plan",
+    "scale": "meshwright.cli.scale",
     "estimate": "meshwright.cli.estimate",
     "explain": "meshwright.cli.explain",
     "export": "meshwright.cli.export",

@@ -72,6 +72,15 @@ MaxMemoryFraction = Annotated[
 ReserveMemory = Annotated[
     str | None, text("--reserve-memory", "Memory of a device to leave to others: 4GiB.", metavar="SIZE")
 ]
+Price = Annotated[
+    str | None, text("--price", "Price of a device-hour, in any currency. Default: the cluster's.", metavar="P")
+]
+Fix = Annotated[
+    list[str] | None, typer.Option("--fix", metavar="AXIS=VALUE", help="Hold one axis at one value; repeatable.")
+]
+Allow = Annotated[
+    list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from meshwright.visible_text import visible
 
+_PATIENCE_SECONDS = 1.0
 _NARROWEST = 72  # below, numbers would be cut; the terminal wraps the lines instead
 
 
@@ -40,6 +42,20 @@ def print_warnings(warnings: Iterable[str]) -> None:
     console = notice_console()
     for warning in warnings:
         console.print(f"[bold yellow]warning:[/] {_plain(warning)}", soft_wrap=True)
+
+
+class SlowProgress:
+    """Says on stderr what is being done, from a second after it was made and at most once a second."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say it, if it is time."""
+        now = time.monotonic()
+        if now - self._last >= _PATIENCE_SECONDS:
+            self._last = now
+            print_notice(f"{text} ...")
 
 
 def print_notice(text: str) -> None:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from costmodel.specs import Infeasible, Recommendation
+from costmodel.specs import Infeasible, InputError, Recommendation
 from meshwright.cli import options
 from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
 from meshwright.cli.light_numpy import import_numpy
-from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
+from meshwright.cli.output import SlowProgress, answer_console, print_json, print_notice, print_warnings
 
 _PASSED_ON = (
     "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "loss_chunks", "tokens",
@@ -32,24 +32,43 @@ def plan(
     context: typer.Context,
     model: options.Model,
     cluster: options.Cluster,
-    global_batch_size: options.GlobalBatchSize,
-    sequence_length: options.SequenceLength,
+    global_batch_size: options.OptionalGlobalBatchSize = None,
+    sequence_length: options.OptionalSequenceLength = None,
     runtime: options.Runtime = "torch",
     precision: options.Precision = None,
     optimizer: options.Optimizer = "adamw",
     attention: options.Attention = "fused",
     loss_chunks: options.LossChunks = 1,
-    fix: Annotated[
-        list[str] | None, typer.Option("--fix", metavar="AXIS=VALUE", help="Hold one axis at one value; repeatable.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
-    ] = None,
+    fix: options.Fix = None,
+    allow: options.Allow = None,
     top: Annotated[
         int | None,
         options.number("--top", "Also print how to measure the best N layouts; as many plans are shown.", metavar="N"),
     ] = None,
     tokens: options.Tokens = None,
+    objective: Annotated[
+        str | None,
+        options.text("--objective", "step-time (default), devices, cost or memory-headroom.", metavar="OBJECTIVE"),
+    ] = None,
+    price: options.Price = None,
+    within: Annotated[
+        str | None,
+        options.text("--within", "How much slower a plan with more memory headroom may be. Default: 10%.", metavar="F"),
+    ] = None,
+    minimum_devices: Annotated[
+        bool, typer.Option("--minimum-devices", help="The fewest devices on which a plan fits (--objective devices).")
+    ] = False,
+    maximize: Annotated[
+        str | None,
+        options.text(
+            "--maximize",
+            "The largest sequence_length, micro_batch_size or global_batch_size for which a plan fits.",
+            metavar="WHAT",
+        ),
+    ] = None,
+    granularity: Annotated[
+        int | None, options.number("--granularity", "Maximized sequence lengths are multiples of it. Default: 1024.")
+    ] = None,
     site: options.Site = None,
     max_memory_fraction: options.MaxMemoryFraction = None,
     reserve_memory: options.ReserveMemory = None,
@@ -57,7 +76,7 @@ def plan(
     output: options.Output = None,
     force: options.Force = False,
 ) -> None:
-    """Find the fastest parallel plan that fits, with a certificate and the alternatives.
+    """Find the fastest parallel plan that fits (or the best one by another objective), with a certificate and alternatives.
 
     Exit code 3: no plan of the declared space fits; the nearest miss is shown.
     """
@@ -73,19 +92,18 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
     from meshwright.files import DOCUMENT_SUFFIXES, check_output, refuse_inputs
     from meshwright.inputs import parse_assignments
     from meshwright.plan_files import save_plan
-    from meshwright.planning import plan as find_plan
 
     output = values["output"]
     if output is not None:
         check_output(output, force=values["force"], suffixes=DOCUMENT_SUFFIXES)
         refuse_inputs(output, (values["model"], values["cluster"], values["site"]))
-    answer = find_plan(
-        values["model"],
-        values["cluster"],
+    answer = _ask(
+        values,
         fix=parse_assignments(values["fix"] or (), option="--fix"),
         allow=parse_assignments(values["allow"] or (), option="--allow"),
         command=command,
         top=_SHOWN if values["top"] is None else values["top"],
+        progress=SlowProgress(),
         **{name: values[name] for name in _PASSED_ON},
     )
     if isinstance(answer, Recommendation):
@@ -94,6 +112,36 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
             print_notice(f"wrote the best plan to {output}")
         print_warnings(answer.warnings)
     return answer
+
+
+def _ask(values: dict[str, Any], **stated: Any) -> Recommendation | Infeasible:
+    """The question that the options ask."""
+    from meshwright.planning import plan as find_plan
+    from meshwright.scaling import maximize
+
+    given = {name: values[name] for name in ("objective", "price", "within") if values[name] is not None}
+    if values["minimum_devices"]:
+        given.setdefault("objective", "devices")
+        other = f"--objective {given['objective']}" if given["objective"] != "devices" else ""
+        other = f"--maximize {values['maximize']}" if values["maximize"] is not None else other
+        if other:
+            raise InputError(f"--minimum-devices and {other} are two questions; ask one of them")
+    if values["maximize"] is not None:
+        if given:
+            raise InputError(
+                f"--maximize takes no --{next(iter(given))}; it gives the fastest plan at the largest value"
+            )
+        return maximize(
+            values["maximize"], values["model"], values["cluster"], granularity=values["granularity"], **stated
+        )
+    if values["granularity"] is not None:
+        raise InputError("--granularity is for --maximize sequence_length; leave it out, or maximize")
+    missing = [
+        f"--{name.replace('_', '-')}" for name in ("global_batch_size", "sequence_length") if values[name] is None
+    ]
+    if missing:
+        raise InputError(f"missing: {', '.join(missing)}; only what --maximize asks for may be left out")
+    return find_plan(values["model"], values["cluster"], **given, **stated)
 
 
 def _show(answer: Recommendation | Infeasible, values: dict[str, Any]) -> None:

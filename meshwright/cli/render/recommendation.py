@@ -17,6 +17,7 @@ from costmodel.specs import (
 )
 from meshwright import units
 from meshwright.cli.render.plan import recompute_of, render_estimate, render_sizes, render_subject
+from meshwright.cli.render.questions import render_question
 from meshwright.cli.render.tables import facts, heading, lines, rows
 
 _RECOMPUTE_SHORT = {"core_attention": "core", "op_policy": "ops"}
@@ -25,6 +26,7 @@ _RECOMPUTE_SHORT = {"core_attention": "core", "op_policy": "ops"}
 def render_recommendation(console: Console, answer: Recommendation) -> None:
     """Everything a person needs to trust, question and use the recommendation."""
     render_subject(console, answer.best)
+    render_question(console, answer)
     render_sizes(console, answer.best)
     if answer.best.estimate is not None:
         render_estimate(console, answer.best, answer.best.estimate)
