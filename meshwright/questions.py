@@ -87,9 +87,7 @@ def device_price(price: float | str | None, cluster: ClusterSpec) -> float | Non
         InputError: when it is no number above 0.
     """
     if price is None:
-        price = cluster.price_per_device_hour
-        if price is None:
-            return None
+        return cluster.price_per_device_hour or None  # a price of 0 is none
     try:
         number = float(parse_quantity(price, None, "price"))
     except InputError:

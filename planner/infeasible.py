@@ -34,20 +34,26 @@ class Least(NamedTuple):
 
 def explain_infeasible(space: Space, candidates: Candidates) -> Infeasible:
     """The answer for a space in which no candidate fits."""
-    miss = None
-    if len(candidates.grid):
-        row = int(np.argmin(candidates.needed_bytes))
-        needed = ceil(candidates.needed_bytes[row])
-        miss = NearestMiss(
-            plan_summary=candidates.summary(row),
-            needed_bytes=needed,
-            capacity_bytes=space.context.usable_bytes,
-            memory_limit=space.context.memory_limit,
-            terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
-            fixes=tuple(_fixes(space, needed)),
-        )
+    miss = closest_miss(space, candidates)
+    if miss is not None:
+        miss = miss.model_copy(update={"fixes": tuple(_fixes(space, miss.needed_bytes))})
     rejections = candidates.rejections if miss is not None else (explain_empty(space), *candidates.rejections)
     return Infeasible(rejections=rejections, nearest_miss=miss, space=describe_space(space))
+
+
+def closest_miss(space: Space, candidates: Candidates) -> NearestMiss | None:
+    """The candidate that misses by least, without fixes; None where every one breaks a rule."""
+    if not len(candidates.grid):
+        return None
+    row = int(np.argmin(candidates.needed_bytes))
+    return NearestMiss(
+        plan_summary=candidates.summary(row),
+        needed_bytes=ceil(candidates.needed_bytes[row]),
+        capacity_bytes=space.context.usable_bytes,
+        memory_limit=space.context.memory_limit,
+        terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),
+        fixes=(),
+    )
 
 
 def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:

@@ -27,7 +27,7 @@ from costmodel.specs import (
 )
 from planner.axes import parse_values
 from planner.candidates import sift
-from planner.infeasible import explain_infeasible
+from planner.infeasible import closest_miss, explain_infeasible
 from planner.search import search
 from planner.space import Space, declare_space
 
@@ -117,9 +117,13 @@ def miss_of(space: Space) -> Infeasible:
     return explain_infeasible(space, sift(space))
 
 
-def nearest_miss(space: Space | None) -> NearestMiss | None:
-    """The candidate that comes closest to fitting; None without a space, and where every candidate breaks a rule."""
-    return None if space is None else miss_of(space).nearest_miss
+def nearest_miss(space: Space | None, fix: str) -> NearestMiss | None:
+    """The candidate that comes closest to fitting; None without a space, and where every candidate breaks a rule.
+
+    ``fix``: what is known to fit instead.
+    """
+    miss = None if space is None else closest_miss(space, sift(space))
+    return None if miss is None else miss.model_copy(update={"fixes": (fix,)})
 
 
 def searched(trial: Trial, answer: Recommendation) -> Trial:

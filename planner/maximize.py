@@ -103,7 +103,7 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
             following = value + step if value + step <= MAX_SEQUENCE_LENGTH else None
             statement = (
                 f"{value:,} tokens, in steps of {step}: "
-                + (f"{following:,} does not fit" if following else "the longest that may be stated")
+                + (f"{following:,} {_verdict(trials, following)}" if following else "the longest that may be stated")
                 + f" ({len(trials.made)} lengths tried; longer ones need more memory)"
             )
             answer = _at_length(inquiry, value)
@@ -140,7 +140,7 @@ def largest_micro_batch(inquiry: Inquiry) -> Recommendation | Infeasible:
     for size in sorted(values, reverse=True):
         inquiry.report(f"trying micro_batch_size {size}")
         if trials.fits(size):
-            beyond = f"{previous} does not fit" if previous else "the largest that may be chosen"
+            beyond = f"{previous} {_verdict(trials, previous)}" if previous else "the largest that may be chosen"
             statement = f"{size}: {beyond} (of the divisors of the global batch, from the largest down)"
             return _answer(question, trials.space_of(size), "micro_batch_size", size, previous, trials, statement)
         previous = size
@@ -238,6 +238,11 @@ def _lesser(one: Space | None, other: Space) -> Space:
     return other if needs[1] is not None and (needs[0] is None or needs[1] < needs[0]) else one
 
 
+def _verdict(trials: _Trials, value: int) -> str:
+    """Why nothing fits at a value."""
+    return "breaks a rule in every layout" if trials.made[value].reason else "does not fit"
+
+
 def _answer(
     inquiry: Inquiry,
     space: Space,
@@ -260,6 +265,8 @@ def _answer(
         statement=statement,
         trials=tuple(trials.made[key] for key in sorted(trials.made)),
         granularity=granularity,
-        nearest_miss=None if following is None else nearest_miss(trials.space_of(following)),
+        nearest_miss=None
+        if following is None
+        else nearest_miss(trials.space_of(following), f"set {quantity} to {value}"),
     )
     return answer.model_copy(update={"maximum": maximum})

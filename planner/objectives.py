@@ -75,7 +75,7 @@ def fewest_devices(inquiry: Inquiry) -> Recommendation | Infeasible:
         f"{smaller if trials[:-1] else 'the smallest number tried'}; among plans on {number} the fastest, gap "
         f"{found.certificate.gap:.2%}",
         trials=tuple(trials),
-        nearest_miss=nearest_miss(spaces[-2] if spaces[:-1] else None),
+        nearest_miss=nearest_miss(spaces[-2] if spaces[:-1] else None, f"use {number} devices"),
     )
     return _on_fewer(found, objective)
 

@@ -16,6 +16,7 @@ from costmodel.specs import (
     Observation,
     Plan,
     Recommendation,
+    Scaling,
     SiteProfile,
     Spec,
 )
@@ -28,6 +29,7 @@ DOCUMENTS: dict[str, type[Spec]] = {
     "observation": Observation,
     "plan": Plan,
     "recommendation": Recommendation,
+    "scaling": Scaling,
     "site": SiteProfile,
 }
 

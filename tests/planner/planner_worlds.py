@@ -22,6 +22,7 @@ from costmodel.specs import (
     RuntimeProfile,
     TrainingSpec,
 )
+from planner.inquiry import Inquiry
 from planner.search import search
 from planner.space import Space, declare_space
 
@@ -133,6 +134,22 @@ def plan_space(
     profile = load_runtime(runtime)
     training = make_training(profile, batch=batch, sequence=sequence)
     return declare_space(model or make_model(), cluster or make_cluster(), training, profile, fix=fix, allow=allow)
+
+
+def ask(
+    *,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    batch: int = 16,
+    sequence: int = 512,
+    runtime: str = "torch",
+    **stated: Any,
+) -> Inquiry:
+    """A question over small inputs; ``stated``: the other fields of an Inquiry."""
+    profile = load_runtime(runtime)
+    training = make_training(profile, batch=batch, sequence=sequence)
+    place = cluster or make_cluster()
+    return Inquiry(model=model or make_model(), cluster=place, training=training, runtime=profile, **stated)
 
 
 def answer(space: Space, **options: Any) -> Recommendation | Infeasible:
