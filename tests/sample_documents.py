@@ -29,12 +29,14 @@ from costmodel.specs import (
     LayerGroup,
     LevelSpec,
     LinkSpec,
+    Maximum,
     MemoryCorrection,
     MemoryTerm,
     MissTerm,
     ModelSpec,
     NearestMiss,
     Neighbour,
+    Objective,
     OverlapCorrection,
     ParallelConfig,
     PeakMemory,
@@ -45,12 +47,15 @@ from costmodel.specs import (
     Recommendation,
     RejectionCount,
     RuntimeProfile,
+    Scaling,
+    ScalingPoint,
     SiteProfile,
     SiteRun,
     StageMemory,
     Term,
     TrainingDuration,
     TrainingSpec,
+    Trial,
     with_hash,
 )
 
@@ -371,4 +376,104 @@ def sample_site() -> SiteProfile:
         created="2026-01-31",
         constants_version="0123456789ab",
         meshwright_version="0.1.0",
+    )
+
+
+def sample_objective() -> Objective:
+    miss = NearestMiss(
+        plan_summary="tp4 pp2 dp1 mb1 m128 1f1b full",
+        needed_bytes=96 * GIB,
+        capacity_bytes=80 * GIB,
+        terms=(MissTerm(name="activations", bytes=96 * GIB),),
+        fixes=("use 16 devices",),
+    )
+    return Objective(
+        name="devices",
+        value=16,
+        bound=16,
+        gap=0.0,
+        statement="16 devices of 16: none of the 2 smaller numbers tried holds a plan that fits; among plans on 16 the fastest, "
+        "gap 5.00%",
+        trials=(
+            Trial(value=4, candidates=20, fits=False, reason="no sizes of the space multiply to it"),
+            Trial(value=8, candidates=200, fits=False, plan_summary=miss.plan_summary, needed_bytes=miss.needed_bytes),
+            Trial(
+                value=16,
+                candidates=2000,
+                fits=True,
+                lower_seconds=7.6,
+                step_time_seconds=8.0,
+                plan_summary="tp4 pp4 dp1 mb1 m128 1f1b full",
+                needed_bytes=64 * GIB,
+            ),
+        ),
+        nearest_miss=miss,
+    )
+
+
+def sample_maximum() -> Maximum:
+    miss = NearestMiss(
+        plan_summary="tp8+sp pp2 dp1 mb1 m128 1f1b full",
+        needed_bytes=81 * GIB,
+        capacity_bytes=80 * GIB,
+        terms=(MissTerm(name="activations", bytes=81 * GIB),),
+        fixes=("set sequence_length to 8192",),
+    )
+    return Maximum(
+        quantity="sequence_length",
+        value=8192,
+        next_value=9216,
+        statement="8,192 tokens, in steps of 1024: 9,216 does not fit (12 lengths tried; longer ones need more memory)",
+        trials=(
+            Trial(
+                value=8192, candidates=2000, fits=True, lower_seconds=7.6, step_time_seconds=8.0, needed_bytes=72 * GIB
+            ),
+            Trial(
+                value=9216, candidates=2000, fits=False, plan_summary=miss.plan_summary, needed_bytes=miss.needed_bytes
+            ),
+        ),
+        granularity=1024,
+        nearest_miss=miss,
+    )
+
+
+def sample_scaling(price: float | None = 2.5) -> Scaling:
+    """Twice and four times the devices at 80% and 50% efficiency; nothing fits on one node."""
+    rates = {2: 100_000.0, 4: 160_000.0, 8: 200_000.0}
+    miss = sample_objective().nearest_miss
+    points = [
+        ScalingPoint(num_nodes=1, num_devices=8, global_batch_size=1024, reason="no plan fits", nearest_miss=miss)
+    ]
+    for nodes, rate in rates.items():
+        devices, before = 8 * nodes, rates.get(nodes // 2)
+        cost = None if price is None else price * devices * 1e9 / rate / 3600
+        points.append(
+            ScalingPoint(
+                num_nodes=nodes,
+                num_devices=devices,
+                global_batch_size=1024,
+                best=sample_plan(),
+                plan_summary=f"tp8+sp pp1 dp{nodes} (zero1) mb2 m{512 // nodes} full",
+                step_time_seconds=1024 * 8192 / rate,
+                lower_seconds=1024 * 8192 / rate,
+                tokens_per_second=rate,
+                tokens_per_second_per_device=rate / devices,
+                efficiency=rate / devices / 6250,
+                marginal_efficiency=None if before is None else (rate - before) / (devices / 2) / 6250,
+                cost_per_billion_tokens=cost,
+                cost=None if cost is None else 300 * cost,
+                training_seconds=300e9 / rate,
+            )
+        )
+    return Scaling(
+        batch="fixed",
+        points=tuple(points),
+        marginal_efficiency_wanted=0.5,
+        stops_paying_at=8,
+        cheapest=2,
+        price_per_device_hour=price,
+        total_tokens=300 * 10**9,
+        statement="more nodes stop paying at 8: the nodes added there bring 20% of their ideal tokens/s, less than the 50% "
+        "wanted; the lowest cost per token is on 2 nodes",
+        warnings=("on 2, 4, 8 nodes: only nominal rates of InfiniBand NDR 400G are known",),
     )

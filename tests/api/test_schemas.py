@@ -9,6 +9,7 @@ from sample_documents import (
     sample_infeasible,
     sample_plan,
     sample_recommendation,
+    sample_scaling,
     sample_site,
 )
 
@@ -35,6 +36,7 @@ def sample_documents() -> dict[str, Spec]:
         "recommendation": sample_recommendation(),
         "infeasible": sample_infeasible(),
         "comparison": sample_comparison(),
+        "scaling": sample_scaling(),
         "site": sample_site(),
         "observation": Observation(source="a run", losses=(2.5, 2.25), step_time_seconds=0.5),
     }

@@ -10,8 +10,11 @@ from sample_documents import (
     sample_comparison,
     sample_estimate,
     sample_infeasible,
+    sample_maximum,
+    sample_objective,
     sample_plan,
     sample_recommendation,
+    sample_scaling,
 )
 
 from costmodel.specs import Observation
@@ -48,6 +51,32 @@ def test_plan(columns: int, cli: Cli, golden: Golden) -> None:
     assert "…" not in body  # nothing is cut
     assert all(line.startswith("  meshwright ") for line in commands.splitlines())
     assert result.err == "wrote the best plan to plan.json\nwarning: dropout 0.1 of the model is set to 0\n"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("question", ["objective", "maximum"])
+def test_questions(question: str, columns: int, cli: Cli, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = {"objective": sample_objective()} if question == "objective" else {"maximum": sample_maximum()}
+    answer = sample_recommendation().model_copy(update=update)
+    monkeypatch.setattr("meshwright.planning.plan", lambda *_, **__: answer)
+    result = cli("plan", *INPUTS, columns=columns)
+    assert result.code == 0
+    block = result.out[result.out.index("\n" + question.capitalize()) : result.out.index("\nPlan  ")]
+    golden(f"{question}_{columns}.txt", block)
+    assert widest(block) <= columns
+    assert "…" not in block
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("price", [None, 2.5])
+def test_scale(price: float | None, columns: int, cli: Cli, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.scaling.scale", lambda *_, **__: sample_scaling(price))
+    result = cli("scale", *INPUTS, columns=columns)
+    assert result.code == 0
+    golden(f"scale_{'priced_' if price else ''}{columns}.txt", result.out)
+    assert widest(result.out) <= columns
+    assert "…" not in result.out
+    assert result.err == "warning: on 2, 4, 8 nodes: only nominal rates of InfiniBand NDR 400G are known\n"
 
 
 @pytest.mark.usefixtures("answers")

@@ -67,10 +67,14 @@ def test_more_nodes_stop_paying_where_the_added_ones_bring_too_little() -> None:
     assert answer.statement.startswith(
         f"more nodes stop paying at {first}: the nodes added there bring {added[first]:.0%}"
     )
-    assert added[2] > 0
-    lenient = scaled(inquiries[:2], wanted=added[2] * 0.99)
-    assert lenient.stops_paying_at is None
-    assert lenient.statement.startswith("every number of nodes up to 2 pays")
+
+
+def test_where_every_number_pays_none_is_named() -> None:
+    answer = scaled([question(nodes, between=100e9) for nodes in (1, 2)], wanted=0.1)
+    assert answer.points[1].marginal_efficiency is not None
+    assert answer.points[1].marginal_efficiency > 0.1
+    assert answer.stops_paying_at is None
+    assert answer.statement.startswith("every number of nodes up to 2 pays (marginal efficiency at least 10%)")
 
 
 def test_the_cheapest_number_of_nodes_has_the_lowest_cost_whatever_the_price() -> None:
