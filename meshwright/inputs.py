@@ -199,7 +199,7 @@ def parse_memory_limit(
     return make_memory_limit(device, fraction=fraction, reserve_bytes=reserve)
 
 
-def parse_share(name: str, value: float | str, highest: float = math.inf) -> float:
+def parse_share(name: str, value: float | str, highest: float = math.inf, *, example: float = 0.9) -> float:
     """A fraction that people write as 0.1 or ``10%``.
 
     Raises:
@@ -214,7 +214,9 @@ def parse_share(name: str, value: float | str, highest: float = math.inf) -> flo
         share = math.nan
     if not 0 < share <= highest:
         limit = f" and up to {highest:g}" if math.isfinite(highest) else ""
-        raise InputError(f"{name} is {show_value(value)}; needed a share above 0{limit}, such as 0.9 or 90%")
+        raise InputError(
+            f"{name} is {show_value(value)}; needed a share above 0{limit}, such as {example:g} or {example:.0%}"
+        )
     return share
 
 

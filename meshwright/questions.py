@@ -75,7 +75,7 @@ def choose_objective(
             )
         return lambda inquiry: objectives.cheapest(inquiry, paid)
     if name == "memory-headroom":
-        share = _WITHIN if within is None else parse_share("within", within)
+        share = _WITHIN if within is None else parse_share("within", within, example=_WITHIN)
         return lambda inquiry: objectives.most_headroom(inquiry, share)
     return objectives.fewest_devices if name == "devices" else lambda inquiry: inquiry.search(inquiry.space())
 

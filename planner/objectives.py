@@ -54,7 +54,7 @@ def fewest_devices(inquiry: Inquiry) -> Recommendation | Infeasible:
     trials: list[Trial] = []
     spaces: list[Space] = []
     for number in sorted(inquiry.stated("num_devices_used") or every_number(inquiry.cluster)):
-        inquiry.report(f"trying {number} devices")
+        inquiry.report(f"trying {number} device{'s' * (number > 1)}")
         spaces.append(inquiry.narrowed(num_devices_used=number))
         trials.append(try_space(spaces[-1], number))
         if trials[-1].fits:
@@ -232,7 +232,7 @@ def _needed(answer: Recommendation) -> int:
 
 
 def _reported(inquiry: Inquiry, space: Space, number: int) -> Trial:
-    inquiry.report(f"trying {number} devices")
+    inquiry.report(f"trying {number} device{'s' * (number > 1)}")
     return try_space(space, number)
 
 

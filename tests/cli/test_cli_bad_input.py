@@ -41,6 +41,10 @@ def estimate(*extra: str, **changes: str) -> list[str]:
     return ["estimate", *_options(changes), *extra]
 
 
+def scale(*extra: str, **changes: str) -> list[str]:
+    return ["scale", *_options(changes), *extra]
+
+
 def _options(changes: dict[str, str]) -> list[str]:
     options = {**BASE, **{"--" + name.replace("_", "-"): value for name, value in changes.items()}}
     return [word for pair in options.items() for word in pair]
@@ -126,6 +130,89 @@ CASES: dict[str, tuple[list[str], str]] = {
     "unknown option": (plan("--colour", "red"), "No such option"),
     "missing option": (["plan", "--cluster", "8xH100-SXM"], "--model"),
     "unexpected argument": (plan("leftover"), "leftover"),
+    # questions
+    "unknown objective": (
+        plan("--objective", "speed"),
+        "unknown objective 'speed'; choose one of step-time, devices, cost, memory-headroom",
+    ),
+    "cost without a price": (
+        plan("--objective", "cost"),
+        "needs the price of a device-hour, and 8xH100-SXM has none; give --price 2.5, or price_per_device_hour: 2.5",
+    ),
+    "price of nothing": (plan("--objective", "cost", "--price", "0"), "price is '0'; needed a number above 0"),
+    "price no number": (plan("--objective", "cost", "--price", "cheap"), "price is 'cheap'; needed a number above 0"),
+    "price of another objective": (plan("--price", "2"), "price is for objective cost, found objective step-time"),
+    "within of another objective": (plan("--within", "5%"), "within is for objective memory-headroom"),
+    "within nothing": (
+        plan("--objective", "memory-headroom", "--within", "0"),
+        "within is '0'; needed a share above 0, such as 0.1 or 10%",
+    ),
+    "two questions": (
+        plan("--minimum-devices", "--maximize", "micro_batch_size"),
+        "--minimum-devices and --maximize micro_batch_size are two questions",
+    ),
+    "two objectives": (plan("--minimum-devices", "--objective", "step-time"), "two questions; ask one of them"),
+    "maximum under an objective": (
+        plan("--maximize", "micro_batch_size", "--objective", "devices"),
+        "--maximize takes no --objective",
+    ),
+    "unknown quantity": (
+        plan("--maximize", "tokens"),
+        "choose one of sequence_length, micro_batch_size, global_batch_size",
+    ),
+    "maximized and stated": (
+        plan("--maximize", "sequence_length"),
+        "sequence_length 2048 is stated, and is what is maximized; leave one of them out",
+    ),
+    "maximized and fixed": (
+        plan("--maximize", "micro_batch_size", "--fix", "micro_batch_size=2"),
+        "leave out --fix micro_batch_size",
+    ),
+    "maximized without a batch": (
+        ["plan", "--model", "gpt2", "--cluster", "8xH100-SXM", "--maximize", "sequence_length"],
+        "maximizing sequence_length needs global_batch_size",
+    ),
+    "no length": (
+        ["plan", "--model", "gpt2", "--cluster", "8xH100-SXM", "--global-batch-size", "8"],
+        "missing: --sequence-length; only what --maximize asks for may be left out",
+    ),
+    "granularity of nothing": (plan("--granularity", "16"), "--granularity is for --maximize sequence_length"),
+    "granularity of a batch": (
+        plan("--maximize", "micro_batch_size", "--granularity", "16"),
+        "granularity is for sequence_length, found micro_batch_size to maximize",
+    ),
+    # scale
+    "no batch": (
+        ["scale", "--model", "gpt2", "--cluster", "8xH100-SXM", "--sequence-length", "512"],
+        "found neither of global_batch_size and batch_per_node; needed exactly one of them",
+    ),
+    "two batches": (scale("--batch-per-node", "4"), "found both of global_batch_size and batch_per_node"),
+    "more nodes than there are": (
+        scale("--nodes", "1,5", cluster="4x8xH100-SXM"),
+        "nodes is 5, but 4x8xH100-SXM has 4 nodes; valid: 1, 2, 3, 4",
+    ),
+    "nodes no number": (scale("--nodes", "1,x"), "nodes is 'x'; needed a whole number of at least 1"),
+    "no nodes": (scale("--nodes", "0"), "nodes is 0; needed a whole number of at least 1"),
+    "negative price": (scale("--price=-2"), "price is '-2'; needed a number above 0"),
+    "more than ideal": (
+        scale("--marginal-efficiency", "2"),
+        "marginal_efficiency is '2'; needed a share above 0 and up to 1",
+    ),
+    "devices of scale": (scale("--fix", "num_devices_used=4"), "scale decides num_devices_used; leave out --fix"),
+    "batch beyond any": (
+        [
+            "scale",
+            "--model",
+            "gpt2",
+            "--cluster",
+            "2x8xH100-SXM",
+            "--sequence-length",
+            "512",
+            "--batch-per-node",
+            "900000",
+        ],
+        "global_batch_size is 1800000; needed a whole number from 1 to 1,000,000",
+    ),
     # memory limit
     "fraction above one": (plan("--max-memory-fraction", "1.2"), "'1.2'; needed a share above 0 and up to 1"),
     "fraction of nothing": (plan("--max-memory-fraction", "0"), "needed a share above 0 and up to 1"),

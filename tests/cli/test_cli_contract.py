@@ -54,6 +54,86 @@ def test_plan_json_is_the_recommendation_alone(cli: Cli) -> None:
     assert Recommendation.model_validate(answer).best.num_devices_used <= 8
 
 
+def test_fewest_devices_as_json(cli: Cli) -> None:
+    result = cli("plan", *INPUTS, "--minimum-devices", "--json", "-o", "plan.json")
+    assert result.code == 0
+    answer = validate(result.out, "recommendation")
+    objective = answer["objective"]
+    assert (objective["name"], objective["value"]) == ("devices", answer["best"]["num_devices_used"])
+    assert [trial["fits"] for trial in objective["trials"]] == [False] * (len(objective["trials"]) - 1) + [True]
+    assert load_plan("plan.json").num_devices_used == objective["value"]
+
+
+def test_the_price_may_stand_in_the_cluster_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "priced.yaml").write_text("base: 8xH100-SXM\nprice_per_device_hour: 2.5\n")
+    inputs = (
+        "--model",
+        "llama-3-8b",
+        "--global-batch-size",
+        "64",
+        "--sequence-length",
+        "2048",
+        "--objective",
+        "cost",
+        "--json",
+    )
+    in_file = validate(cli("plan", "--cluster", "priced.yaml", *inputs).out, "recommendation")["objective"]
+    stated = validate(cli("plan", "--cluster", "8xH100-SXM", "--price", "5", *inputs).out, "recommendation")[
+        "objective"
+    ]
+    assert in_file["price_per_device_hour"] == 2.5
+    assert stated["value"] == pytest.approx(2 * in_file["value"])
+
+
+def test_the_longest_sequence_needs_no_sequence_length(cli: Cli) -> None:
+    inputs = ("--model", "llama-3-8b", "--cluster", "8xH100-SXM", "--global-batch-size", "64")
+    result = cli("plan", *inputs, "--maximize", "sequence_length", "--json")
+    assert result.code == 0
+    answer = validate(result.out, "recommendation")
+    assert answer["best"]["training"]["sequence_length"] == answer["maximum"]["value"]
+    assert answer["maximum"]["next_value"] == answer["maximum"]["value"] + 1024
+    assert answer["maximum"]["nearest_miss"]["needed_bytes"] > answer["maximum"]["nearest_miss"]["capacity_bytes"]
+
+
+def test_scaling_as_json(cli: Cli) -> None:
+    inputs = ("--model", "llama-3-8b", "--cluster", "4x8xH100-SXM", "--sequence-length", "2048")
+    result = cli("scale", *inputs, "--global-batch-size", "64", "--price", "2", "--tokens", "1T", "--json")
+    assert result.code == 0
+    points = validate(result.out, "scaling")["points"]
+    assert [point["num_nodes"] for point in points] == [1, 2, 4]
+    for point in points:
+        hours = 1e12 / point["tokens_per_second"] / 3600
+        assert point["cost"] == pytest.approx(2 * point["num_devices"] * hours)
+        assert point["best"]["provenance"]["command"].startswith("meshwright scale --model llama-3-8b")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ("plan", "--minimum-devices"),
+        ("plan", "--objective", "cost", "--price", "2"),
+        ("plan", "--objective", "memory-headroom"),
+        ("plan", "--maximize", "micro_batch_size"),
+        ("scale",),
+    ],
+    ids=lambda question: question[-1],
+)
+def test_questions_without_a_plan_show_the_nearest_miss(question: tuple[str, ...], cli: Cli) -> None:
+    result = cli(*question, *BIG)
+    assert result.code == 3
+    assert "Nearest miss" in result.out
+    assert validate(cli(*question, *BIG, "--json").out, "infeasible")["nearest_miss"] is not None
+
+
+def test_progress_is_told_on_stderr_when_it_takes_longer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.cli.output._PATIENCE_SECONDS", 0.0)
+    result = cli("plan", *INPUTS, "--minimum-devices", "--json")
+    validate(result.out, "recommendation")
+    assert result.err.startswith("trying 1 device ...\n")
+    monkeypatch.setattr("meshwright.cli.output._PATIENCE_SECONDS", 3600.0)
+    assert "..." not in cli("plan", *INPUTS, "--minimum-devices", "--json").err
+
+
 def test_a_written_plan_is_estimated_explained_and_exported(cli: Cli) -> None:
     assert cli("plan", *INPUTS, "-o", "plan.yaml").code == 0
     plan = load_plan("plan.yaml")
