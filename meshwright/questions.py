@@ -77,7 +77,7 @@ def choose_objective(
     if name == "memory-headroom":
         share = _WITHIN if within is None else parse_share("within", within, example=_WITHIN)
         return lambda inquiry: objectives.most_headroom(inquiry, share)
-    return objectives.fewest_devices if name == "devices" else lambda inquiry: inquiry.search(inquiry.space())
+    return objectives.fewest_devices if name == "devices" else lambda inquiry: inquiry.answer(inquiry.space())
 
 
 def device_price(price: float | str | None, cluster: ClusterSpec) -> float | None:

@@ -28,6 +28,7 @@ from costmodel.specs import (
 from planner.axes import parse_values
 from planner.candidates import sift
 from planner.infeasible import closest_miss, explain_infeasible
+from planner.rivals import with_advice, with_rivals
 from planner.search import search
 from planner.space import Space, declare_space
 
@@ -87,6 +88,10 @@ class Inquiry:
         inputs = (self.model, self.cluster, self.training, self.runtime)
         return search(*inputs, space, self.top, total_tokens=self.total_tokens)
 
+    def answer(self, space: Space) -> Recommendation | Infeasible:
+        """What `search` finds, with all that is told about it beside its space."""
+        return told(self.search(space), space)
+
     def refuse_stated(self, axis: str, question: str) -> None:
         """Refuse an axis that the question itself decides.
 
@@ -96,6 +101,11 @@ class Inquiry:
         for option in ("fix", "allow"):
             if axis in getattr(self, option):
                 raise InputError(f"{question} decides {axis}; leave out --{option} {axis}")
+
+
+def told(answer: Recommendation | Infeasible, space: Space) -> Recommendation | Infeasible:
+    """An answer with the layouts that people ask about, or with the guide's advice where nothing fits."""
+    return with_advice(answer, space) if isinstance(answer, Infeasible) else with_rivals(answer, space)
 
 
 def try_space(space: Space, value: int) -> Trial:
@@ -114,7 +124,7 @@ def try_space(space: Space, value: int) -> Trial:
 
 def miss_of(space: Space) -> Infeasible:
     """Why a space, of which `try_space` found that nothing fits, holds no plan."""
-    return explain_infeasible(space, sift(space))
+    return with_advice(explain_infeasible(space, sift(space)), space)
 
 
 def nearest_miss(space: Space | None, fix: str) -> NearestMiss | None:

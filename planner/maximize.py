@@ -254,7 +254,7 @@ def _answer(
     granularity: int | None = None,
 ) -> Recommendation | Infeasible:
     """The fastest plan at the largest value, beside why the next value does not fit."""
-    answer = inquiry.search(space)
+    answer = inquiry.answer(space)
     if isinstance(answer, Infeasible):
         return answer
     trials.made[value] = searched(trials.made[value], answer)

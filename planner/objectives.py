@@ -23,6 +23,7 @@ from costmodel.runtimes.memory_limit import make_memory_limit
 from costmodel.runtimes.rules import divisors
 from costmodel.specs import ClusterSpec, Infeasible, Objective, Recommendation, Trial
 from planner.inquiry import Inquiry, miss_of, nearest_miss, searched, try_space
+from planner.rivals import with_advice, with_rivals
 from planner.space import Space
 
 _MOST_NODES = 16
@@ -61,7 +62,7 @@ def fewest_devices(inquiry: Inquiry) -> Recommendation | Infeasible:
             break
     if not trials[-1].fits:
         return miss_of(spaces[_closest(trials)])
-    found = inquiry.search(spaces[-1])
+    found = inquiry.answer(spaces[-1])
     assert isinstance(found, Recommendation)  # a candidate fits
     trials[-1] = searched(trials[-1], found)
     number = trials[-1].value
@@ -101,7 +102,7 @@ def cheapest(inquiry: Inquiry, price_per_device_hour: float) -> Recommendation |
     def cost(number: int, seconds: float | None) -> float:
         return float("inf") if seconds is None else per_token * number * seconds * 1e9
 
-    best: tuple[float, Recommendation] | None = None
+    best: tuple[float, Recommendation, Space] | None = None
     for number in sorted(numbers, key=lambda number: cost(number, trials[number].lower_seconds)):
         if not trials[number].fits or (best is not None and cost(number, trials[number].lower_seconds) >= best[0]):
             continue
@@ -110,10 +111,12 @@ def cheapest(inquiry: Inquiry, price_per_device_hour: float) -> Recommendation |
         assert isinstance(found, Recommendation)
         trials[number] = searched(trials[number], found)
         value = cost(number, trials[number].step_time_seconds)
-        best = (value, found) if best is None or value < best[0] else best
+        best = (value, found, spaces[number]) if best is None or value < best[0] else best
     assert best is not None
     bound = min(best[0], *(cost(number, trials[number].lower_seconds) for number in numbers))
-    return _on_fewer(best[1], _cost_objective(best[0], bound, price_per_device_hour, tuple(trials.values())))
+    return _on_fewer(
+        with_rivals(best[1], best[2]), _cost_objective(best[0], bound, price_per_device_hour, tuple(trials.values()))
+    )
 
 
 def _cost_objective(value: float, bound: float, price: float, trials: tuple[Trial, ...]) -> Objective:
@@ -143,7 +146,7 @@ def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasibl
     """
     fastest = inquiry.search(inquiry.space())
     if isinstance(fastest, Infeasible):
-        return fastest
+        return with_advice(fastest, inquiry.space())
     first = fastest.certificate.upper_seconds
     slowest = (1 + within) * first
     usable = inquiry.space().context.usable_bytes
@@ -162,7 +165,7 @@ def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasibl
         within=within,
         fastest_seconds=first,
     )
-    return best.model_copy(update={"objective": objective})
+    return with_rivals(best, inquiry.space()).model_copy(update={"objective": objective})
 
 
 def _bisect(
