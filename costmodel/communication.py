@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.context_parallel import ALL_GATHER, EXCHANGES, REPEATS_ATTENTION, RING, context_bytes
+from costmodel.layer_kinds import layer_kinds
 from costmodel.paths import boundary_messages
 from costmodel.setting import Setting
 from costmodel.sharding import data_groups
@@ -108,7 +109,7 @@ def _context_calls(setting: Setting, rank: int) -> list[Call]:
         return []
     calls: list[Call] = []
     layers = setting.contents.layers[0, setting.held[rank]].sum(axis=0)  # [G, K]
-    for group, kinds in zip(setting.problem.model.layers, layers, strict=True):
+    for (group, _), kinds in zip(layer_kinds(setting.problem.model), layers, strict=True):
         backwards = float(setting.grid.num_micro_batches[0] * kinds.sum())
         forwards = backwards + float(setting.grid.num_micro_batches[0] * (kinds * REPEATS_ATTENTION).sum())
         sent = context_bytes(group.attention, batch=setting.batch, element_bytes=setting.ceiling.element_bytes)

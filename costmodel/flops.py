@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.layer_kinds import layer_kinds
 from costmodel.layers import causal_scores
 from costmodel.setting import Setting
 from costmodel.specs import FlopCount, LayerGroup, ModelSpec, TrainingSpec
@@ -30,7 +31,7 @@ def layer_model_flops(model: ModelSpec, group: LayerGroup, sequence_length: int)
 def model_flops(model: ModelSpec, training: TrainingSpec) -> float:
     """Equation (1)."""
     length = training.sequence_length
-    layers = sum(group.count * layer_model_flops(model, group, length) for group in model.layers)
+    layers = sum(group.count * layer_model_flops(model, group, length) for group, _ in layer_kinds(model))
     head = 2.0 * length * model.hidden_size * model.padded_vocab_size
     return 3.0 * training.global_batch_size * (layers + head)
 

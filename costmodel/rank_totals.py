@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodel.activation_memory import EndBytes, LayerBytes, Tokens
 from costmodel.in_flight import in_flight, in_flight_of_chunk
+from costmodel.layer_kinds import layer_kinds
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, grid_model_sizes
 from costmodel.specs import (
@@ -125,7 +126,7 @@ def gather_inputs(
         device=device,
         grid=grid,
         sizes=grid_model_sizes(model, runtime, cut),
-        layers=tuple(layer_model(model, group, training, grid) for group in model.layers),
+        layers=tuple(layer_model(model, group, training, grid) for group, _ in layer_kinds(model)),
         end=end_model(model, training, grid),
         accounting=runtime.memory,
     )
@@ -275,6 +276,7 @@ def _pick_chunk(chunks: Sequence[Chunk], index: Column) -> Chunk:
     return Chunk(
         layers=tuple(pick(index, counts) for counts in zip(*(chunk.layers for chunk in chunks), strict=True)),
         parts=(),
+        last_kind=pick(index, [chunk.last_kind for chunk in chunks]),
         embedding=pick(index, [chunk.embedding for chunk in chunks]),
         head=pick(index, [chunk.head for chunk in chunks]),
         exists=pick(index, [chunk.exists for chunk in chunks]),

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from costmodel.collectives import Group, Network, group, network
 from costmodel.compute import Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
+from costmodel.layer_kinds import layers_of_kinds
 from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, stages_of_ranks
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
-from costmodel.stage_contents import layers_of_groups
 from costmodel.tables import PassTable, pass_table
 from costmodel.unshards import regathers
 
@@ -36,19 +36,19 @@ class Problem:
 class StageContents:
     """What every virtual stage holds, in virtual-stage order."""
 
-    layers: Matrix  # [1 or n, V, G, K] layers of every group, by recompute kind
+    layers: Matrix  # [1 or n, V, G, K] layers of every layer kind, by recompute kind
     embedding: Matrix  # [V] 1 where the embedding is
     head: Matrix  # [V]
 
     @property
-    def groups(self) -> Matrix:
-        """Layers of every group [1, V, G]: candidates that share stages differ in the recompute kind alone."""
+    def by_kind(self) -> Matrix:
+        """Layers of every layer kind [1, V, G]: candidates that share stages differ in the recompute kind alone."""
         return np.asarray(self.layers[:1].sum(axis=3))
 
     @property
     def calls(self) -> Matrix:
         """Groups gathered one after the other [1, V]: one per layer, one for embedding and head together."""
-        return np.asarray(self.groups.sum(axis=2) + np.maximum(self.embedding, self.head))
+        return np.asarray(self.by_kind.sum(axis=2) + np.maximum(self.embedding, self.head))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,5 +198,5 @@ def grid_contents(model: ModelSpec, layers_per_stage: tuple[int, ...], recompute
 
 
 def _layers_between(model: ModelSpec, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Matrix:
-    """Layers of every group in every stage [V, G]."""
-    return np.stack(layers_of_groups(model, starts, stops), axis=1).astype(np.float64)
+    """Layers of every layer kind in every stage [V, G]."""
+    return np.stack(layers_of_kinds(model, starts, stops), axis=1).astype(np.float64)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layer_kinds import layer_kinds
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.specs import ModelSpec, RuntimeProfile
 
@@ -76,7 +77,7 @@ class ModelSizes:
     """Sizes of the parts that pipeline stages are made of.
 
     ``token_embedding`` is part of ``embedding``; ``head`` is the final norm and, unless tied, the head;
-    ``layers`` has one entry per layer group.
+    ``layers`` has one entry per layer kind.
     """
 
     embedding: Sizes
@@ -112,13 +113,12 @@ def model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSiz
     embedding = [_embedding_cut(model, runtime, tensor) for tensor in embedding_tensors(model)]
     head = head_tensors(model)
     norm = [tensor for tensor in head if tensor.tensor_parallel_dim is None]
-    starts = np.cumsum([0, *(group.count for group in model.layers)])
     return ModelSizes(
         embedding=tensors_sizes(embedding, cut),
         token_embedding=tensors_sizes(embedding[:1], cut),
         head=tensors_sizes(head, cut),
         final_norm=tensors_sizes(norm, cut),
-        layers=tuple(tensors_sizes(layer_tensors(model, int(start)), cut) for start in starts[:-1]),
+        layers=tuple(tensors_sizes(layer_tensors(model, kind.first), cut) for kind in layer_kinds(model)),
     )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
 from costmodel.shard_sizes import Column
@@ -24,7 +25,7 @@ _V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
 
 
 class Part(NamedTuple):
-    """Layers per layer group whose ``recompute`` is the same kind, an index into `RECOMPUTE_KINDS`."""
+    """Layers per layer kind whose ``recompute`` is the same kind, an index into `RECOMPUTE_KINDS`."""
 
     recompute: Column
     layers: tuple[Column, ...]
@@ -34,19 +35,20 @@ class Part(NamedTuple):
 class Chunk:
     """One model chunk of a pipeline rank.
 
-    ``layers``: number of layers per layer group of the model; ``parts``: of them from the first on, those that recompute alike.
-    ``embedding``, ``head`` and ``exists`` are 0 or 1.
+    ``layers``: number of layers per layer kind of the model; ``parts``: of them from the first on, those that recompute alike.
+    ``last_kind``: of its last layer. ``embedding``, ``head`` and ``exists`` are 0 or 1.
     """
 
     layers: tuple[Column, ...]
     parts: tuple[Part, ...]
+    last_kind: Column
     embedding: Column
     head: Column
     exists: Column
 
     @property
     def num_layers(self) -> Column:
-        """Layers of all groups together."""
+        """Layers of all kinds together."""
         return np.asarray(np.sum(self.layers, axis=0, dtype=np.int64))
 
 
@@ -62,10 +64,12 @@ def plan_contents(plan: Plan, rank: int) -> RankContents:
     """The chunks of pipeline rank ``rank`` of a complete plan, columns of one row."""
     chunks = []
     for stage in sorted((stage for stage in plan.stages if stage.rank == rank), key=lambda stage: stage.chunk):
+        start, stop = np.array([stage.start]), np.array([stage.stop])
         chunks.append(
             Chunk(
-                layers=layers_of_groups(plan.model, np.array([stage.start]), np.array([stage.stop])),
+                layers=layers_of_kinds(plan.model, start, stop),
                 parts=_parts(plan.model, stage),
+                last_kind=kind_of_layer(plan.model, stop - 1),
                 embedding=np.array([stage.embedding], dtype=np.int64),
                 head=np.array([stage.head], dtype=np.int64),
                 exists=np.ones(1, dtype=np.int64),
@@ -79,7 +83,7 @@ def _parts(model: ModelSpec, stage: StageSpec) -> tuple[Part, ...]:
     middle = stage.start + stage.num_recomputed_layers
     ranges = [(stage.recompute.kind, stage.start, middle), ("none", middle, stage.stop)]
     return tuple(
-        Part(np.array([RECOMPUTE_KINDS.index(kind)]), layers_of_groups(model, np.array([start]), np.array([stop])))
+        Part(np.array([RECOMPUTE_KINDS.index(kind)]), layers_of_kinds(model, np.array([start]), np.array([stop])))
         for kind, start, stop in ranges
         if stop > start
     )
@@ -94,7 +98,7 @@ def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
     """
     size = grid.pipeline_parallel_size
     last = size - 1
-    if len(model.layers) == 1 and not np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
+    if len(layer_kinds(model)) == 1 and not np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
         ranks = [np.zeros_like(size), np.minimum(1, last), last]
     else:
         ranks = [np.minimum(rank, last) for rank in range(int(size.max(initial=1)))]
@@ -116,24 +120,15 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
         exists = (index < count).astype(np.int64)
         layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
         start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
-        held = tuple(overlap * exists for overlap in layers_of_groups(model, start, start + layers))
+        held = tuple(overlap * exists for overlap in layers_of_kinds(model, start, start + layers))
         chunks.append(
             Chunk(
                 layers=held,
                 parts=(Part(grid.recompute, held),),
+                last_kind=kind_of_layer(model, start + layers - 1),
                 embedding=exists * (k == 0),
                 head=exists * (k == virtual - 1),
                 exists=exists,
             )
         )
     return RankContents(rank, tuple(chunks))
-
-
-def layers_of_groups(model: ModelSpec, start: Column, stop: Column) -> tuple[Column, ...]:
-    """How many of the layers ``start`` to ``stop`` belong to each layer group."""
-    overlaps, begin = [], 0
-    for group in model.layers:
-        end = begin + group.count
-        overlaps.append(np.maximum(np.minimum(stop, end) - np.maximum(start, begin), 0))
-        begin = end
-    return tuple(overlaps)

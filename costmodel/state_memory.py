@@ -85,7 +85,7 @@ class ChunkSizes:
     """Sizes of one model chunk.
 
     ``root``: embedding, final norm and head, the root FSDP group. ``head_side``: final norm and untied head, ``tied``: the
-    token embedding where it is the head. ``layers``: all layers; ``last_layer``: one layer of the last kind.
+    token embedding where it is the head. ``layers``: all layers; ``last_layer``: one layer like its last.
     """
 
     root: Sizes
@@ -106,8 +106,9 @@ def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes
     tied = sizes.token_embedding.times(chunk.head * int(model.tie_word_embeddings))
     root = sizes.embedding.times(chunk.embedding) + head_side + tied.times(1 - chunk.embedding)
     layers = [size.times(count) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
-    last = [size.times((count > 0).astype(np.int64)) for size, count in zip(sizes.layers, chunk.layers, strict=True)]
-    return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), _last_present(last))
+    has_layers = chunk.num_layers > 0
+    last = [size.times((chunk.last_kind == kind) & has_layers) for kind, size in enumerate(sizes.layers)]
+    return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), reduce(Sizes.__add__, last))
 
 
 def rank_sizes(model: ModelSpec, sizes: ModelSizes, chunks: Sequence[Chunk]) -> tuple[Sizes, Sizes]:
@@ -265,12 +266,3 @@ def _flat_state(plan: Plan, chunks: list[ChunkSizes], runtime: RuntimeProfile) -
     )
     before, after = (replace(each, gradients=each.gradients + copies) for each in (before, after))
     return {"after_init": before, "before_reduction": after, "after_step": after}
-
-
-def _last_present(layers: list[Sizes]) -> Sizes:
-    """One layer of the last kind that the chunk has."""
-    chosen = layers[0]
-    for size in layers[1:]:
-        absent = (size.tensors == 0).astype(np.int64)
-        chosen = size + chosen.times(absent)
-    return chosen

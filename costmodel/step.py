@@ -73,7 +73,7 @@ def step_times(setting: Setting) -> StepTimes:
     )
     forward[:, :, GATHER] = sharding.forward_gather
     backward[:, :, GATHER], backward[:, :, GRADIENT] = sharding.backward_gather, sharding.backward_reduce
-    layers = setting.contents.groups
+    layers = setting.contents.by_kind
     tensor_hidden = (layers @ setting.table.layer_backward_hidden[:, :, None])[:, :, 0]
     return StepTimes(
         forward=forward,
@@ -120,7 +120,7 @@ def stage_parameters(setting: Setting) -> Matrix:
     head = table.head_parameters
     if holds_tied_copy(setting):
         head = head + _table_parameters(setting)
-    layers = contents.groups @ table.layer_parameters[:, :, None]
+    layers = contents.by_kind @ table.layer_parameters[:, :, None]
     return np.asarray(
         layers[:, :, 0] + table.embedding_parameters[:, None] * contents.embedding + head[:, None] * contents.head
     )
@@ -129,10 +129,10 @@ def stage_parameters(setting: Setting) -> Matrix:
 def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     """Forward and backward of every virtual stage by part [n, V, P], equation (1) without data parallelism."""
     table, contents = setting.table, setting.contents
-    rows, groups, kinds, parts = table.layer_backward.shape
+    rows, layer_kinds, kinds, parts = table.layer_backward.shape
     virtual = contents.layers.shape[1]
-    forward = contents.groups @ table.layer_forward
-    backward = contents.layers.reshape(-1, virtual, groups * kinds) @ table.layer_backward.reshape(rows, -1, parts)
+    forward = contents.by_kind @ table.layer_forward
+    backward = contents.layers.reshape(-1, virtual, layer_kinds * kinds) @ table.layer_backward.reshape(rows, -1, parts)
     slower = _slowest_of_all(setting)
     for direction, passes in enumerate((forward, backward)):
         # In place and at the ends of the model alone: these are the largest arrays of a grid.
@@ -234,7 +234,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
     moved = setting.per_rank(parameters) / shards * optimizer_bytes_per_parameter(setting.problem.training)
     device = stream_seconds(setting.ceiling, moved * setting.stack.optimizer_traffic_factor)
     stack, often = setting.stack, setting.often
-    layers = setting.contents.groups
+    layers = setting.contents.by_kind
     once = (often.first_gather + often.last_reduce + often.replicas)[:, None] + setting.regathers
     operations = stack.optimizer_operations * (
         layers @ setting.table.layer_tensors

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import Group, all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
 from costmodel.compute import Column, Roofline, smooth_maximum
 from costmodel.context_parallel import REPEATS_ATTENTION, ContextTimes, context_bytes, context_seconds
+from costmodel.layer_kinds import LayerKind, layer_kinds
 from costmodel.layer_traffic import fuses_projections
 from costmodel.layers import (
     MicroBatch,
@@ -69,7 +70,7 @@ class ParameterCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTable:
-    """Rows n, layer groups G, recompute kinds K, parts P. Seconds, FLOP per rank and micro-batch, parameters per rank.
+    """Rows n, layer kinds G, recompute kinds K, parts P. Seconds, FLOP per rank and micro-batch, parameters per rank.
 
     ``layer_backward_hidden`` are tensor-parallel collectives that run behind matmuls, ``layer_context_hidden``
     context-parallel ones that run behind attention, in both directions and what is recomputed.
@@ -96,11 +97,6 @@ def count_parameters(tensors: tuple[ParameterTensor, ...]) -> ParameterCount:
     return ParameterCount(cut, sum(tensor.num_elements for tensor in tensors) - cut)
 
 
-def group_starts(model: ModelSpec) -> list[int]:
-    """Index of the first layer of every layer group."""
-    return [sum(group.count for group in model.layers[:index]) for index in range(len(model.layers))]
-
-
 def pass_table(
     model: ModelSpec,
     training: TrainingSpec,
@@ -113,7 +109,7 @@ def pass_table(
 ) -> PassTable:
     """The passes of every part of the model for every row."""
     builder = _Builder(ceiling, training, batch, tensor_group, context_group, stack)
-    layers = [builder.layer(model, index) for index in group_starts(model)]
+    layers = [builder.layer(model, kind) for kind in layer_kinds(model)]
     embedding_count = count_parameters(embedding_tensors(model)).per_rank(batch.tensor_parallel)
     head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)
     head, head_flops = builder.head(model, head_count)
@@ -130,7 +126,7 @@ def pass_table(
         head=head,
         head_flops=head_flops,
         head_parameters=head_count,
-        layer_tensors=np.array([float(len(layer_tensors(model, start))) for start in group_starts(model)]),
+        layer_tensors=np.array([float(len(layer_tensors(model, kind.first))) for kind in layer_kinds(model)]),
     )
 
 
@@ -158,17 +154,17 @@ class _Builder:
     context_group: Group
     stack: Stack
 
-    def layer(self, model: ModelSpec, start: int) -> _Layer:
-        """One layer of the group that starts at layer ``start``, equations (1) to (3)."""
+    def layer(self, model: ModelSpec, kind: LayerKind) -> _Layer:
+        """One layer of a kind, equations (1) to (3)."""
         forward, backward, core, policy = layer_passes(
-            model, model.layer(start), self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
+            model, kind.group, self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
         )
-        parameters = count_parameters(layer_tensors(model, start)).per_rank(self.batch.tensor_parallel)
+        parameters = count_parameters(layer_tensors(model, kind.first)).per_rank(self.batch.tensor_parallel)
         accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
-        forwards, backwards = self._operations(model, model.layer(start))
+        forwards, backwards = self._operations(model, kind.group)
         collectives, forward_hidden = self._forward_collectives(model, forward.matmul)
-        context = self._context_seconds(model.layer(start), forward.attention, backward.attention)
+        context = self._context_seconds(kind.group, forward.attention, backward.attention)
         forward_parts = self._parts(forward, collectives, forwards, context=context.forward)
         backward_parts = self._parts(backward, exposed, backwards, extra_stream=accumulation, context=context.backward)
         gathers = 0.5 * collectives * (self.batch.sequence_parallel > 0)
@@ -180,16 +176,16 @@ class _Builder:
             "full": self._parts(forward, collectives, forwards + wrapper, context=context.forward).sum(axis=-1),
         }
         kinds = backward_parts[:, None, :].repeat(len(RECOMPUTE_KINDS), axis=1)
-        for index, kind in enumerate(RECOMPUTE_KINDS):
-            kinds[:, index, RECOMPUTE] = again[kind]
-        unneeded, last_product = self._not_repeated(model, model.layer(start), core)
+        for index, recompute in enumerate(RECOMPUTE_KINDS):
+            kinds[:, index, RECOMPUTE] = again[recompute]
+        unneeded, last_product = self._not_repeated(model, kind.group, core)
         more = {
             "none": 0.0 * core.flops,
             "core_attention": core.flops - unneeded,
             "op_policy": policy.flops,
             "full": forward.flops - last_product,
         }
-        flops = np.stack([backward.flops + more[kind] for kind in RECOMPUTE_KINDS], axis=1)
+        flops = np.stack([backward.flops + more[recompute] for recompute in RECOMPUTE_KINDS], axis=1)
         hidden = hidden + forward_hidden
         return _Layer(forward_parts, kinds, hidden, _context_hidden(context), forward.flops, flops, parameters)
 

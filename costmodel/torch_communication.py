@@ -39,13 +39,13 @@ from numpy.typing import NDArray
 
 from costmodel.collectives import Group, group
 from costmodel.frequency import is_wrapped, reduces_every_micro_batch
+from costmodel.layer_kinds import layer_kinds
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.setting import Setting
 from costmodel.shard_sizes import Cut, Sizes, model_sizes, tensors_sizes
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT
 from costmodel.step import holds_tied_copy
-from costmodel.tables import group_starts
 from costmodel.traffic import Call
 
 _PER_HEAD_NORMS = (".q_norm.weight", ".k_norm.weight")
@@ -76,8 +76,8 @@ class _Rank:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """Layers of every group of the model."""
-        layers = self.setting.contents.groups[0, self.stages].sum(axis=0)
+        """Layers of every layer kind of the model."""
+        layers = self.setting.contents.by_kind[0, self.stages].sum(axis=0)
         return tuple(int(count) for count in layers)
 
     @cached_property
@@ -187,8 +187,8 @@ class _Rank:
     def _tensors(self) -> list[ParameterTensor]:
         """Every tensor of the rank, with the name it has in the first layer of its kind."""
         model, tensors = self.setting.problem.model, list[ParameterTensor]()
-        for count, start in zip(self.kinds, group_starts(model), strict=True):
-            tensors += count * list(layer_tensors(model, start))
+        for count, kind in zip(self.kinds, layer_kinds(model), strict=True):
+            tensors += count * list(layer_tensors(model, kind.first))
         tensors += embedding_tensors(model) if self.embedding else ()
         return tensors + list(head_tensors(model) if self.head else ())
 
@@ -204,7 +204,7 @@ class _Rank:
         model, contents = self.setting.problem.model, self.setting.contents
         parts = model_sizes(model, self.setting.problem.runtime, self._sizes_cut)
         embedding, head = int(contents.embedding[stage]), int(contents.head[stage])
-        layers = zip(parts.layers, contents.groups[0, stage], strict=True)
+        layers = zip(parts.layers, contents.by_kind[0, stage], strict=True)
         held = [part.times(int(count)) for part, count in layers]
         held += [parts.embedding.times(embedding), parts.head.times(head)]
         copied = int(model.tie_word_embeddings) * head * (1 - embedding)

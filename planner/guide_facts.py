@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.collectives import all_gather_seconds, group, network, reduce_scatter_seconds
+from costmodel.layer_kinds import layer_kinds
 from costmodel.models.parameters import (
     embedding_tensors,
     head_tensors,
@@ -113,10 +114,9 @@ def _gathered_bytes_per_parameter(training: TrainingSpec) -> int:
 def _largest_layer_parameters(context: RuleContext) -> int:
     """Parameters of the largest transformer layer, embedding or head."""
     model = context.model
-    starts = [sum(group.count for group in model.layers[:index]) for index in range(len(model.layers))]
     tables = (embedding_tensors(model), head_tensors(model))
     return max(
-        *(num_layer_parameters(model, start) for start in starts),
+        *(num_layer_parameters(model, kind.first) for kind in layer_kinds(model)),
         *(sum(tensor.num_elements for tensor in tensors) for tensors in tables),
     )
 

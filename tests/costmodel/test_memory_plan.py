@@ -115,27 +115,30 @@ def candidates(draw: st.DrawFn) -> dict[str, int]:
     )
 
 
-def two_kinds() -> ModelSpec:
-    """A model whose layers come in two widths."""
-    model = llama(layers=9)
+def of_two_widths(*counts: int) -> ModelSpec:
+    """A model whose layers are narrow and wide by turns, so many at a time."""
+    model = llama(layers=1)
     (group,) = model.layers
     wide = group.feed_forward.model_copy(update={"intermediate_size": 500})
-    return model.model_copy(
-        update={
-            "layers": (
-                LayerGroup(count=5, attention=group.attention, feed_forward=group.feed_forward),
-                LayerGroup(count=8, attention=group.attention, feed_forward=wide),
-            )
-        }
+    layers = (
+        LayerGroup(count=count, attention=group.attention, feed_forward=wide if index % 2 else group.feed_forward)
+        for index, count in enumerate(counts)
     )
+    return model.model_copy(update={"layers": tuple(layers)})
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(candidates(), min_size=1, max_size=12), st.sampled_from(["torch", "megatron"]), st.booleans())
-def test_a_grid_answers_as_each_of_its_plans(rows: list[dict[str, int]], name: str, mixed: bool) -> None:
+GRID_MODELS = [llama(layers=13), of_two_widths(5, 8), of_two_widths(*[1] * 13), of_two_widths(2, 1, 3, 1, 6)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(candidates(), min_size=1, max_size=12),
+    st.sampled_from(["torch", "megatron", "deepspeed"]),
+    st.sampled_from(GRID_MODELS),
+)
+def test_a_grid_answers_as_each_of_its_plans(rows: list[dict[str, int]], name: str, model: ModelSpec) -> None:
     """The vectorised column equals peak_memory's device bytes of every row's plan, to the byte."""
     runtime, machine = load_runtime(name), cluster()
-    model = two_kinds() if mixed else llama(layers=13)
     columns = {field.name: np.array([one[field.name] for one in rows], dtype=np.int64) for field in fields(Grid)}
     grid = Grid(**columns)
     training = TrainingSpec(global_batch_size=1, sequence_length=64, precision=runtime.precisions["bf16"])
