@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, Grid
+from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, Grid, IntColumn
 from costmodel.runtimes.rules_core import BoolColumn, Finding, Rule, RuleContext, divisors, everywhere, listed
 from costmodel.runtimes.rules_tensor import tensor_parallel_dims
 from costmodel.specs import RuntimeProfile, TensorParallelSwitch
@@ -77,21 +77,27 @@ def _explain_sequence_multiple(context: RuleContext, grid: Grid, row: int) -> Fi
     )
 
 
-def _copied_heads(context: RuleContext, grid: Grid) -> BoolColumn:
-    heads = tensor_parallel_dims(context.model)["num_key_value_heads"]
-    fine = heads % (grid.tensor_parallel_size * grid.context_parallel_size) == 0
-    exchanged = grid.context_parallel_method == _ALL_TO_ALL
-    return np.asarray(~exchanged | fine | context.runtime.all_to_all_copies_heads)
+def _whole_key_value_heads(context: RuleContext, tensor: IntColumn, cut: IntColumn) -> BoolColumn:
+    """Every context rank gets as many of a tensor rank's heads, or where heads may be copied, every head as many ranks."""
+    heads = np.maximum(tensor_parallel_dims(context.model)["num_key_value_heads"] // tensor, 1)
+    return np.asarray((heads % cut == 0) | (context.runtime.all_to_all_copies_heads & (cut % heads == 0)))
 
 
-def _explain_copied_heads(context: RuleContext, grid: Grid, row: int) -> Finding:
+def _key_value_heads(context: RuleContext, grid: Grid) -> BoolColumn:
+    fine = _whole_key_value_heads(context, grid.tensor_parallel_size, grid.context_parallel_size)
+    return np.asarray((grid.context_parallel_method != _ALL_TO_ALL) | fine)
+
+
+def _explain_key_value_heads(context: RuleContext, grid: Grid, row: int) -> Finding:
     size, tensor = int(grid.context_parallel_size[row]), int(grid.tensor_parallel_size[row])
-    heads = tensor_parallel_dims(context.model)["num_key_value_heads"]
-    valid = listed(divisors(heads // tensor)) if heads % tensor == 0 else "none"
+    dims, name = tensor_parallel_dims(context.model), context.runtime.name
+    heads, sizes = dims["num_key_value_heads"], np.array(divisors(max(1, dims["num_attention_heads"] // tensor)))
+    valid = listed(sizes[_whole_key_value_heads(context, np.full_like(sizes, tensor), sizes)])
+    copies = "into whole heads or copies" if context.runtime.all_to_all_copies_heads else "into whole heads"
     methods = " or ".join(m for m in context.runtime.context_parallel_methods if m != "all_to_all") or "another runtime"
     return Finding(
-        f"runtime {context.runtime.name} exchanges whole key-value heads under all_to_all: {heads} num_key_value_heads / "
-        f"{_TENSOR} {tensor} are not divisible by {_CONTEXT} {size}; valid {_CONTEXT}: {valid}",
+        f"runtime {name} exchanges key-value heads under all_to_all: {heads} num_key_value_heads / {_TENSOR} {tensor} do not "
+        f"fall {copies} over {_CONTEXT} {size}; valid {_CONTEXT}: {valid}",
         f"set {_CONTEXT} to one of {valid}, or use {methods}",
         {_CONTEXT: size, "num_key_value_heads": heads, _TENSOR: tensor, "valid": valid},
     )
@@ -213,7 +219,9 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     _switch("sequence_parallel", lambda runtime: runtime.sequence_parallel),
     _switch("loss_parallel", lambda runtime: runtime.loss_parallel),
     _rule("sequence_multiple", (), _sequence_multiple, _explain_sequence_multiple),
-    _rule("key_value_heads", (_CONTEXT, "context_parallel_method", _TENSOR), _copied_heads, _explain_copied_heads),
+    _rule(
+        "key_value_heads", (_CONTEXT, "context_parallel_method", _TENSOR), _key_value_heads, _explain_key_value_heads
+    ),
     _rule("replicas_alone", (_REPLICATE, _ZERO), _replicas, _explain_replicas),
     _rule("hybrid_zero_stage", (_REPLICATE, _SHARD, _ZERO), _hybrid_stage, _explain_hybrid_stage),
     _rule("hybrid_hierarchical_partition", (_REPLICATE, _PARTITION), _hybrid_partition, _explain_hybrid_partition),

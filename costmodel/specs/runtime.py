@@ -83,8 +83,8 @@ class RuntimeProfile(Spec):
 
     What it does not combine (runtimes/rules_frameworks.py): ``tensor_parallel``: whether it has any, and the switches
     ``sequence_parallel`` and ``loss_parallel`` under it. ``sequence_multiple``: sequences are a multiple of it x
-    tensor x context parallel size; 1: no such rule. ``all_to_all_copies_heads``: whether fewer key-value heads than
-    context-parallel devices are copied. ``replicas_alone``: whether data parallelism without ZeRO goes with nothing else.
+    tensor x context parallel size; 1: no such rule. ``all_to_all_copies_heads``: whether a key-value head may be copied to
+    several context-parallel devices. ``replicas_alone``: whether data parallelism without ZeRO goes with nothing else.
     ``hybrid_zero_stages`` and ``hybrid_hierarchical_partition``: ZeRO's stages, and whether hpZ, inside groups of replicas.
     ``pipeline_zero_stages``: ZeRO's stages with pipelines. ``zero_optimizers``: those whose states it shards; None: all.
     """

@@ -87,13 +87,36 @@ def test_transformer_engine_copies_no_key_value_heads() -> None:
     }
     exchange["num_micro_batches"] = 16
     message = refused(make_context(runtime="megatron"), "key_value_heads", **exchange)
-    assert "8 num_key_value_heads / tensor_parallel_size 4 are not divisible by context_parallel_size 4" in message
+    assert (
+        "8 num_key_value_heads / tensor_parallel_size 4 do not fall into whole heads over context_parallel_size 4"
+        in message
+    )
     assert "valid context_parallel_size: 1, 2" in message
     assert "or use ring or all_gather" in message
     assert broken(make_context(runtime="megatron"), **exchange | {"context_parallel_method": "ring"}) == {}
     assert broken(make_context(runtime="deepspeed"), **exchange | {"sequence_parallel": False}) == {}
     alone = {**CONTEXT, "context_parallel_method": "all_to_all", "zero_stage": 1}
     assert broken(make_context(runtime="megatron"), **alone) == {}  # 8 heads over 4 devices
+
+
+def test_deepspeed_copies_every_key_value_head_as_often() -> None:
+    """phi-4 has 40 query heads and 10 key-value heads: 4 devices would get two or three of them, 20 get one of two copies."""
+    phi = {"model": "phi-4", "runtime": "deepspeed", "cluster": "10x8xH100-SXM", "batch": 80, "sequence": 1600}
+    cut: dict[str, Any] = {"context_parallel_method": "all_to_all", "zero_stage": 1}
+    four = {**cut, "context_parallel_size": 4, "data_parallel_shard_size": 20, "num_micro_batches": 4}
+    message = refused(make_context(**phi), "key_value_heads", **four)
+    assert "10 num_key_value_heads / tensor_parallel_size 1 do not fall into whole heads or copies" in message
+    assert "valid context_parallel_size: 1, 2, 5, 10, 20, 40" in message
+    assert "or use another runtime" in message
+    for size in (5, 20, 40):
+        shard = 80 // size
+        sizes = {
+            **cut,
+            "context_parallel_size": size,
+            "data_parallel_shard_size": shard,
+            "num_micro_batches": 80 // shard,
+        }
+        assert broken(make_context(**phi), **sizes) == {}
 
 
 def test_torchtitan_replicates_only_where_nothing_else_is_parallel() -> None:

@@ -106,7 +106,7 @@ BEYOND_REACH: Mapping[str, Callable[[RuntimeProfile], bool]] = {
     "runtime_sequence_parallel": lambda torch: torch.sequence_parallel == "optional",
     "runtime_loss_parallel": lambda torch: torch.loss_parallel == "optional",
     "runtime_sequence_multiple": lambda torch: torch.sequence_multiple == 1,
-    "runtime_key_value_heads": lambda torch: torch.all_to_all_copies_heads,
+    "runtime_key_value_heads": lambda torch: not torch.context_parallel_methods,
     "runtime_replicas_alone": lambda torch: not torch.replicas_alone,
     "runtime_hybrid_zero_stage": lambda torch: {1, 2, 3} <= set(torch.hybrid_zero_stages),
     "runtime_hybrid_hierarchical_partition": lambda torch: torch.hybrid_hierarchical_partition,
