@@ -328,6 +328,7 @@ def sample_infeasible() -> Infeasible:
             fixes=("use at least 2 times as many devices", "use the optimizer sgd"),
         ),
         space=SPACE,
+        guide=sample_guide(),
     )
 
 

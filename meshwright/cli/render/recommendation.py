@@ -175,4 +175,5 @@ def render_infeasible(
         lines(console, fixes)
     render_rejections(console, answer.rejections)
     if answer.guide is not None:
-        render_guide(console, answer.guide)
+        heading(console, "Guide", answer.guide.branch)
+        lines(console, [f"{option.strategy}: {option.reason}" for option in answer.guide.options])
