@@ -31,6 +31,7 @@ from planner.infeasible import closest_miss, explain_infeasible
 from planner.rivals import with_advice, with_rivals
 from planner.search import search
 from planner.space import Space, declare_space
+from planner.summary import summarize
 
 Report = Callable[[str], None]
 
@@ -109,10 +110,19 @@ def told(answer: Recommendation | Infeasible, space: Space) -> Recommendation | 
 
 
 def try_space(space: Space, value: int) -> Trial:
-    """Whether a space holds a plan that fits, without a search: its rules, memory and bounds. ``value`` names the trial."""
-    found = sift(space)
+    """Whether a space holds a plan that fits; ``value`` names the trial.
+
+    Rules, memory and bounds decide where they can: some candidate fits as it stands, or none can be made to fit. Only
+    in between is the space searched.
+    """
+    found, context = sift(space), space.context
+    lower = float(found.bounds.min(initial=np.inf))
+    if (found.needed_bytes <= context.usable_bytes).any():
+        return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
     if found.fits.any():
-        return Trial(value=value, candidates=found.total, fits=True, lower_seconds=float(found.bounds.min()))
+        answer = search(context.model, context.cluster, context.training, context.runtime, space, 1)
+        if isinstance(answer, Recommendation):
+            return searched(Trial(value=value, candidates=found.total, fits=True), answer)
     if not len(found.grid):
         counts = sorted(found.rejections, key=lambda rejection: -rejection.count)
         reason = counts[0].example if counts else "no sizes of the space multiply to it"
@@ -140,8 +150,6 @@ def searched(trial: Trial, answer: Recommendation) -> Trial:
     """A trial with what the search of its space found."""
     made = answer.best.estimate
     assert made is not None  # every plan of a search carries one
-    from planner.summary import summarize
-
     return trial.model_copy(
         update={
             "lower_seconds": answer.certificate.lower_seconds,

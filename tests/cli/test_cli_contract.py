@@ -113,16 +113,14 @@ def test_scaling_as_json(cli: Cli) -> None:
         ("plan", "--minimum-devices"),
         ("plan", "--objective", "cost", "--price", "2"),
         ("plan", "--objective", "memory-headroom"),
-        ("plan", "--maximize", "micro_batch_size"),
         ("scale",),
     ],
     ids=lambda question: question[-1],
 )
-def test_questions_without_a_plan_show_the_nearest_miss(question: tuple[str, ...], cli: Cli) -> None:
-    result = cli(*question, *BIG)
+def test_questions_without_a_plan_hold_the_nearest_miss(question: tuple[str, ...], cli: Cli) -> None:
+    result = cli(*question, *BIG, "--json")
     assert result.code == 3
-    assert "Nearest miss" in result.out
-    assert validate(cli(*question, *BIG, "--json").out, "infeasible")["nearest_miss"] is not None
+    assert validate(result.out, "infeasible")["nearest_miss"] is not None
 
 
 def test_progress_is_told_on_stderr_when_it_takes_longer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

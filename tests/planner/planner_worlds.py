@@ -22,6 +22,7 @@ from costmodel.specs import (
     RuntimeProfile,
     TrainingSpec,
 )
+from planner.candidates import sift
 from planner.inquiry import Inquiry
 from planner.search import search
 from planner.space import Space, declare_space
@@ -156,6 +157,11 @@ def answer(space: Space, **options: Any) -> Recommendation | Infeasible:
     """Search a space."""
     context = space.context
     return search(context.model, context.cluster, context.training, context.runtime, space, **options)
+
+
+def holds_plan(space: Space) -> bool:
+    """Whether a search finds a plan that fits; spaces in which nothing can are not searched, to save the advice."""
+    return bool(sift(space).fits.any()) and isinstance(answer(space), Recommendation)
 
 
 def recommend(space: Space, **options: Any) -> Recommendation:

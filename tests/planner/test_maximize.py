@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner_worlds import GIB, ask, make_cluster, make_model
+from planner_worlds import GIB, ask, holds_plan, make_cluster, make_model
 
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import divisors
@@ -26,9 +26,8 @@ def recommended(answer: Recommendation | Infeasible) -> tuple[Recommendation, Ma
 
 
 def fits(inquiry: Inquiry, **axes: int) -> bool:
-    """Whether any candidate fits, every candidate priced in full."""
-    least = least_memory(inquiry.narrowed(**axes))
-    return least is not None and least.fits
+    """Whether a search finds a plan that fits."""
+    return holds_plan(inquiry.narrowed(**axes))
 
 
 def with_length(inquiry: Inquiry, length: int) -> Inquiry:
@@ -134,8 +133,7 @@ def held_at_once(inquiry: Inquiry, batch: int) -> bool:
     question = inquiry.changed(training=training)
     space = question.narrowed(num_devices_used=inquiry.cluster.num_devices, micro_batch_size=divisors(batch))
     kept: Grid = space.grid.take(np.flatnonzero(space.grid.num_micro_batches == space.grid.pipeline_parallel_size))
-    least = least_memory(replace(space, grid=kept)) if len(kept) else None
-    return least is not None and least.fits
+    return bool(len(kept)) and holds_plan(replace(space, grid=kept))
 
 
 @pytest.mark.parametrize("memory_gib", [6, 7])
