@@ -114,13 +114,9 @@ def scale(
     Raises:
         InputError: for wrong input, among it numbers of nodes that the cluster does not have.
     """
-    if (global_batch_size is None) == (batch_per_node is None):
-        found = "neither" if global_batch_size is None else "both"
-        raise InputError(f"found {found} of global_batch_size and batch_per_node; needed exactly one of them")
     from planner import scale as scaling
 
-    batch = global_batch_size if batch_per_node is None else batch_per_node
-    assert batch is not None
+    batch = _one_batch(global_batch_size, batch_per_node)
     stated = resolve_statement(model, cluster, global_batch_size=batch, sequence_length=sequence_length, **setting)
     terms = scaling.Terms(
         wanted=parse_share("marginal_efficiency", marginal_efficiency, 1.0),
@@ -139,6 +135,16 @@ def scale(
     with refuse_infinite():
         answer = scaling.scale(inquiries, terms=terms, per_node=batch_per_node is not None)
     return answer if isinstance(answer, Infeasible) else _with_origins(answer, command, stated)
+
+
+def _one_batch(global_batch_size: int | None, batch_per_node: int | None) -> int:
+    """The one of both that is stated."""
+    if global_batch_size is not None and batch_per_node is None:
+        return global_batch_size
+    if batch_per_node is not None and global_batch_size is None:
+        return batch_per_node
+    found = "neither" if global_batch_size is None else "both"
+    raise InputError(f"found {found} of global_batch_size and batch_per_node; needed exactly one of them")
 
 
 def _clusters(cluster: ClusterSpec, nodes: Iterable[int] | str | None) -> list[tuple[int, ClusterSpec]]:
