@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.in_flight import in_flight
 from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
@@ -92,19 +93,45 @@ def _parts(model: ModelSpec, stage: StageSpec) -> tuple[Part, ...]:
 def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
     """Evenly split contents of the ranks among which the fullest device is.
 
-    With equal layers those are ranks 0 (embedding, most micro-batches in flight), 1 (at least as many layers and
-    micro-batches in flight as any rank after it) and the last (head, logits); otherwise, and where a backward is split,
-    all ranks.
+    Those are rank 0 (embedding), the last (head, logits) and, of those between, the ones that `_inner_ranks` names; where a
+    backward is split, all ranks.
     """
-    size = grid.pipeline_parallel_size
-    last = size - 1
-    if len(layer_kinds(model)) == 1 and not np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
-        ranks = [np.zeros_like(size), np.minimum(1, last), last]
+    last = grid.pipeline_parallel_size - 1
+    if np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
+        ranks = [np.minimum(rank, last) for rank in range(int(last.max(initial=0)) + 1)]
     else:
-        ranks = [np.minimum(rank, last) for rank in range(int(size.max(initial=1)))]
+        ranks = [np.zeros_like(last), *_inner_ranks(model, grid), last]
     for index, rank in enumerate(ranks):
         if not any(np.array_equal(rank, earlier) for earlier in ranks[:index]):
             yield even_contents(model, grid, rank)
+
+
+def _inner_ranks(model: ModelSpec, grid: Grid) -> list[Column]:
+    """Between the first and the last rank of every row, the first of all that are alike; filled up with the last.
+
+    A rank keeps at most as many micro-batches in flight as one before it. So it needs no more memory if it holds the same layers
+    (or with equal layers at most as many, as all after rank 1 do), unless it alone has finished a backward by then, whose
+    gradients it holds.
+    """
+    sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+    shape = np.stack([grid.pipeline_schedule, *sizes], axis=1)
+    _, row, inverse = np.unique(shape, axis=0, return_index=True, return_inverse=True)
+    shapes = grid.take(row)
+    last = shapes.pipeline_parallel_size - 1
+    of_shape = np.repeat(np.arange(len(row)), np.maximum(last - 1, 0))
+    rank = 1 + np.arange(len(of_shape)) - np.searchsorted(of_shape, of_shape)
+    some = shapes.take(of_shape)
+    finished = in_flight(some, rank) < some.num_micro_batches * some.num_model_chunks
+    alike = [of_shape, finished]
+    if len(layer_kinds(model)) > 1:
+        chunks = even_contents(model, some, rank).chunks
+        alike += [column for chunk in chunks for column in (*chunk.layers, chunk.last_kind)]
+    _, first = np.unique(np.stack(alike, axis=1), axis=0, return_index=True)
+    first = np.sort(first)
+    turn = np.arange(len(first)) - np.searchsorted(of_shape[first], of_shape[first])
+    ranks = np.repeat(last[:, None], turn.max(initial=-1) + 1, axis=1)
+    ranks[of_shape[first], turn] = rank[first]
+    return list(ranks[inverse.reshape(-1)].T)
 
 
 def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:

@@ -17,7 +17,7 @@ from costmodel.models.loader import load_model
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
-from costmodel.specs import LayerGroup, ModelSpec, Plan, StageMemory, TrainingSpec
+from costmodel.specs import LayerGroup, ModelSpec, PipelineSchedule, Plan, StageMemory, TrainingSpec
 
 TORCH, MEGATRON = load_runtime("torch"), load_runtime("megatron")
 PIPELINE: dict[str, Any] = {"pipeline_parallel_size": 4, "pipeline_schedule": "1f1b", "num_micro_batches": 8}
@@ -90,7 +90,7 @@ def row(**sizes: Any) -> dict[str, int]:
 @st.composite
 def candidates(draw: st.DrawFn) -> dict[str, int]:
     """One valid row: sizes as the rules allow them, stages even."""
-    stages = draw(st.sampled_from([1, 2, 3, 4]))
+    stages = draw(st.sampled_from([1, 2, 3, 4, 7]))
     schedule = draw(st.sampled_from(SCHEDULES[2:])) if stages > 1 else "none"
     chunks = draw(st.sampled_from([2, 3])) if schedule in LOOPED_SCHEDULES else 1 + (schedule in V_SCHEDULES)
     shards = draw(st.sampled_from([1, 2, 4]))
@@ -127,7 +127,13 @@ def of_two_widths(*counts: int) -> ModelSpec:
     return model.model_copy(update={"layers": tuple(layers)})
 
 
-GRID_MODELS = [llama(layers=13), of_two_widths(5, 8), of_two_widths(*[1] * 13), of_two_widths(2, 1, 3, 1, 6)]
+GRID_MODELS = [
+    llama(layers=23),
+    of_two_widths(9, 14),
+    of_two_widths(*[1] * 23),
+    of_two_widths(*[2, 1] * 7, 2),
+    of_two_widths(2, 1, 3, 1, 16),
+]
 
 
 @settings(max_examples=50, deadline=None)
@@ -147,6 +153,25 @@ def test_a_grid_answers_as_each_of_its_plans(rows: list[dict[str, int]], name: s
     for index in range(len(grid)):
         plan = build_plan(model, machine, training, runtime, grid.parallel(index), recompute=grid.recompute_kind(index))
         assert column[index] == peak_memory(plan_memory(plan, runtime), runtime, machine.device).device
+
+
+@pytest.mark.parametrize(
+    ("schedule", "width", "sizes"),
+    [
+        ("1f1b", 176, {"pipeline_parallel_size": 7, "num_micro_batches": 6}),
+        ("interleaved_1f1b", 500, {"pipeline_parallel_size": 4, "num_micro_batches": 4, "num_model_chunks": 2}),
+    ],
+)
+def test_the_fullest_rank_may_be_the_first_that_has_finished_a_backward(
+    schedule: PipelineSchedule, width: int, sizes: dict[str, int]
+) -> None:
+    """Rank 1 has all micro-batches in flight and no gradients yet, rank 2 one less and the gradients of the first."""
+    model = llama(layers=23, width=width)
+    plan = make_plan(model, sequence=16, pipeline_schedule=schedule, data_parallel_shard_size=2, zero_stage=1, **sizes)
+    stages = plan_memory(plan, TORCH)
+    assert max(stages, key=lambda stage: stage.peak_bytes + stage.pooled_bytes).rank == 2
+    column = grid_peak_bytes(model, plan.cluster, plan.training, TORCH, Grid.from_plan(plan))
+    assert column == [peak_memory(stages, TORCH, plan.cluster.device).device]
 
 
 def test_ten_thousand_candidates_are_priced_at_once() -> None:
