@@ -55,7 +55,7 @@ def step_time_lower_bound(
     """
     problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
     shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
-    return _by_shape(problem, grid, bound_ends, shape, layers_per_stage)
+    return by_shape(problem, grid, shape, _split_as_stated(layers_per_stage, bound_ends))
 
 
 def step_time_column(
@@ -73,38 +73,50 @@ def step_time_column(
     """
     problem = Problem(model=model, cluster=cluster, training=training, runtime=runtime)
     shape = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks", "num_micro_batches")
-    return _by_shape(problem, grid, exact_ends, shape, layers_per_stage)
+    return by_shape(problem, grid, shape, _split_as_stated(layers_per_stage, exact_ends))
 
 
 Ends = Callable[[Grid, StepTimes], Matrix]
+Seconds = Callable[[Problem, Grid], Column]
 
 
-def _by_shape(
-    problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...], layers_per_stage: tuple[int, ...] | None
-) -> Column:
-    """Step time of every row, computed together for rows that agree in ``columns``."""
+def by_shape(problem: Problem, grid: Grid, columns: tuple[str, ...], seconds: Seconds) -> Column:
+    """What ``seconds`` says of every row, computed together for rows that agree in ``columns`` and have one padded model.
+
+    Args:
+        problem: with the model as it is.
+        grid: n candidates.
+        columns: names of the grid's columns.
+        seconds: of a problem with its padded model and rows that agree.
+    """
     result = np.zeros(len(grid))
     for model, rows in padded_models(problem.model, problem.runtime, grid):
         padded, part = replace(problem, model=model), grid if rows is None else grid.take(rows)
-        result[slice(None) if rows is None else rows] = _of_one_model(padded, part, ends, columns, layers_per_stage)
+        result[slice(None) if rows is None else rows] = _of_one_model(padded, part, columns, seconds)
     return result
 
 
-def _of_one_model(
-    problem: Problem, grid: Grid, ends: Ends, columns: tuple[str, ...], layers_per_stage: tuple[int, ...] | None
-) -> Column:
-    """`_by_shape` of rows that share the padded model."""
+def _of_one_model(problem: Problem, grid: Grid, columns: tuple[str, ...], seconds: Seconds) -> Column:
+    """`by_shape` of rows that share the padded model."""
     result = np.zeros(len(grid))
     keys = np.stack([getattr(grid, column) for column in columns], axis=1)
     _, inverse = np.unique(keys, axis=0, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1):
-        part = grid.take(rows)
-        virtual = int(part.pipeline_parallel_size[0] * part.num_model_chunks[0])
-        counts = layers_per_stage or even_split(problem.model.num_hidden_layers, virtual)
-        times = step_times(prepare(problem, part, grid_contents(problem.model, counts, part.recompute)))
-        result[rows] = times.finish(ends(part, times))
+        result[rows] = seconds(problem, grid.take(rows))
     return result
+
+
+def _split_as_stated(layers_per_stage: tuple[int, ...] | None, ends: Ends) -> Seconds:
+    """Step time with the stated layers of every virtual stage, or with an even split."""
+
+    def seconds(problem: Problem, grid: Grid) -> Column:
+        virtual = int(grid.pipeline_parallel_size[0] * grid.num_model_chunks[0])
+        counts = layers_per_stage or even_split(problem.model.num_hidden_layers, virtual)
+        times = step_times(prepare(problem, grid, grid_contents(problem.model, counts, grid.recompute)))
+        return times.finish(ends(grid, times))
+
+    return seconds
 
 
 def pipeline_shape(grid: Grid, row: int) -> Shape:
@@ -128,8 +140,11 @@ def exact_ends(grid: Grid, times: StepTimes) -> Matrix:
     return np.ascontiguousarray(ends.T)
 
 
-def bound_ends(grid: Grid, times: StepTimes) -> Matrix:
-    """Lower bounds on the ends of the ranks' last backwards [n, p]; all rows share schedule, ranks and chunks."""
+def bound_ends(grid: Grid, times: StepTimes, *, more: Matrix | None = None) -> Matrix:
+    """Lower bounds on the ends of the ranks' last backwards [n, p]; all rows share schedule, ranks and chunks.
+
+    ``more``: seconds [n, p] that all passes of a rank take more than ``times`` says, wherever; lanes alone count them.
+    """
     schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     path = Paths(
         forward=times.forward.sum(axis=2),
@@ -139,6 +154,10 @@ def bound_ends(grid: Grid, times: StepTimes) -> Matrix:
         held=stages_of_ranks(schedule, int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0])),
         weight=times.weight,
     )
+    if more is not None:
+        lanes = path.lanes() + more
+        last_is_first_chunk = schedule in ("1f1b", "interleaved_1f1b", "looped_bfs")
+        return (times.start[:, :1] + (path.ends(lanes) if last_is_first_chunk else lanes)) * (1.0 - ROUNDING)
     ends = {
         "none": path.naive,
         "naive": path.naive,

@@ -23,6 +23,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.activation_memory import LayerBytes
 from costmodel.deepspeed_memory import deepspeed_rank_memory
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
 from costmodel.rank_totals import Inputs, RankMemory, largest, total
@@ -121,12 +122,44 @@ def _grid_peaks(
     """Largest peak with its pools over the pipeline ranks of every row, or the first few of them."""
     inputs_of, rank_memory = _memory_model(runtime)
     inputs = inputs_of(model, training, runtime, device, grid)
-    peaks = []
-    for contents in islice(grid_contents(model, grid), ranks):
-        memory = rank_memory(inputs, contents)
-        sums = (total(terms) for instants in memory.phases.values() for terms in instants)
-        peaks.append(reduce(np.maximum, sums) + memory.pooled)
-    return reduce(np.maximum, peaks)
+    contents = islice(grid_contents(model, grid), ranks)
+    return reduce(np.maximum, (_rank_peaks(rank_memory(inputs, held)) for held in contents))
+
+
+def _rank_peaks(memory: RankMemory) -> Column:
+    """Equation (1) with the pools, row by row."""
+    sums = (total(terms) for instants in memory.phases.values() for terms in instants)
+    return np.asarray(reduce(np.maximum, sums) + memory.pooled)
+
+
+def rank_device_bytes(
+    model: ModelSpec,
+    device: DeviceSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    contents: RankContents,
+) -> NDArray[np.float64]:
+    """Equation (4) if the rank of every row, with these contents, is the fullest; float64 [rows].
+
+    Args:
+        model: with the table that the rows' tensor-parallel size needs (vocabulary.py).
+        device: decides on allocator and context.
+        training: batch, sequence, precision, optimizer.
+        runtime: the training framework.
+        grid: candidates.
+        contents: one pipeline rank per row and its chunks.
+    """
+    inputs_of, rank_memory = _memory_model(runtime)
+    peaks = _rank_peaks(rank_memory(inputs_of(model, training, runtime, device, grid), contents))
+    return _device(_reserved(peaks, runtime, device), runtime, device).astype(np.float64)
+
+
+def layer_bytes(
+    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
+) -> tuple[LayerBytes, ...]:
+    """Activations of one layer of every group and one micro-batch, as `rank_device_bytes` counts them; same arguments."""
+    return _memory_model(runtime)[0](model, training, runtime, device, grid).layers
 
 
 def host_memory_bytes(plan: Plan) -> int:

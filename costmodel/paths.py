@@ -75,7 +75,7 @@ class Paths:
         filled = (self.forward + message).sum(axis=1) + (more * self.forward).max(axis=1)
         below = _after(self.backward) + _from(message)
         lane = filled[:, None] + below + self.micro_batches * self.backward
-        return self._ends(lane)
+        return self.ends(lane)
 
     def one_forward_one_backward(self) -> Matrix:
         """Equation (3)."""
@@ -87,7 +87,7 @@ class Paths:
         last = np.maximum(0.0, behind - skipped * self.backward)
         between = np.maximum(0.0, (m - 1.0) // (hops + 1.0) - 1.0) * np.maximum(0.0, behind - hops * total)
         gain = np.where(m >= hops + 2.0, first + last + between, np.maximum(first, last))
-        return self._ends(self._down() + m * total + gain)
+        return self.ends(self._down() + m * total + gain)
 
     def interleaved(self) -> Matrix:
         """Equation (4)."""
@@ -102,11 +102,11 @@ class Paths:
         forwards, backwards, warmup = self._skipped(chunks)
         first, last = np.maximum(0.0, first - forwards), np.maximum(0.0, last - backwards)
         both = m * chunks >= warmup + 2.0
-        return self._ends(self._down() + m * total + np.where(both, first + last, np.maximum(first, last)))
+        return self.ends(self._down() + m * total + np.where(both, first + last, np.maximum(first, last)))
 
     def looped_bfs(self) -> Matrix:
         """Equation (6)."""
-        return self._ends(self._lanes())
+        return self.ends(self.lanes())
 
     def split(self) -> Matrix:
         """Equations (5) and (7)."""
@@ -114,9 +114,9 @@ class Paths:
         message, inputs = self._messages(), self.backward - self.weight
         back = _after(inputs) + self.backward + _from(message)
         trip = (self.forward + message).sum(axis=1, keepdims=True) + back[:, self.held[:, 0]]
-        return np.asarray(np.maximum(self._lanes(), trip))
+        return np.asarray(np.maximum(self.lanes(), trip))
 
-    def _lanes(self) -> Matrix:
+    def lanes(self) -> Matrix:
         """Equation (5)."""
         return self._down() + self.micro_batches * self._of_ranks(self.forward + self.backward)
 
@@ -150,7 +150,7 @@ class Paths:
         """From the end of rank s's last backward to the end of rank 0's [n, p]."""
         return _before((self.backward + self._messages())[:, : self.num_ranks])
 
-    def _ends(self, lane: Matrix) -> Matrix:
+    def ends(self, lane: Matrix) -> Matrix:
         """A lane that ends on rank s continues up to every rank r < s."""
         up = self._up()
         best = np.maximum.accumulate((lane + up)[:, ::-1], axis=1)[:, ::-1]

@@ -39,15 +39,18 @@ class StageContents:
     layers: Matrix  # [1 or n, V, G, K] layers of every layer kind, by recompute kind
     embedding: Matrix  # [V] 1 where the embedding is
     head: Matrix  # [V]
+    shared: bool = True  # whether candidates differ in the recompute kind alone
+    first_exposed: float = 1.0  # groups of a pass whose gather has no computation before it
 
     @property
     def by_kind(self) -> Matrix:
-        """Layers of every layer kind [1, V, G]: candidates that share stages differ in the recompute kind alone."""
-        return np.asarray(self.layers[:1].sum(axis=3))
+        """Layers of every layer kind [1 or n, V, G]: one row where the candidates share their stages."""
+        layers = self.layers[:1] if self.shared else self.layers
+        return np.asarray(layers.sum(axis=3))
 
     @property
     def calls(self) -> Matrix:
-        """Groups gathered one after the other [1, V]: one per layer, one for embedding and head together."""
+        """Groups gathered one after the other [1 or n, V]: one per layer, one for embedding and head together."""
         return np.asarray(self.by_kind.sum(axis=2) + np.maximum(self.embedding, self.head))
 
 

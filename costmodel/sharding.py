@@ -76,7 +76,7 @@ def sharding_times(setting: Setting, *, parameters: Matrix, forward: Matrix, bac
     often, micro_batches = setting.often, setting.grid.num_micro_batches[:, None]
     slowdown = max(1.0, setting.problem.runtime.overlap_slowdown)
     calls = setting.contents.calls
-    later = (calls - 1.0) / calls
+    later = (calls - setting.contents.first_exposed) / calls
     gathers, reduces = _overlaps(setting)
     before_forward = gather * (often.forward_gather > 0)[:, None]
     forward_gather, hidden_forward = _hide(before_forward, forward, gathers, slowdown, later=later)

@@ -116,7 +116,7 @@ class _Instants(TorchRank):
         applies = self.pipeline * (1 - totals.earlier) * (totals.in_flight > totals.micro_batch)
         whole = np.where(self.alone, totals.last.total.local, totals.sizes.local) * self.inputs.bytes_of("reduce")
         terms = dict(moment.terms)
-        terms["activations"] = terms["activations"] - totals.micro_batch
+        terms["activations"] = np.maximum(0, terms["activations"] - totals.micro_batch)
         terms["gradients"] = terms["gradients"] + whole
         return Moment(
             {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
@@ -182,7 +182,9 @@ class _Instants(TorchRank):
             before=True,
             prefetched=self._prefetched,
             gradients=self.earlier_gradients + self.forming(self.head_side),
-            activations=self.totals.in_flight + np.where(self.split, self.totals.split, -self.totals.head_kept),
+            activations=np.maximum(
+                0, self.totals.in_flight + np.where(self.split, self.totals.split, -self.totals.head_kept)
+            ),
             recompute_working_set=self.totals.recomputed,
             backward_working_set=np.where(self.split, self.split_working_set, self.totals.backward),
             gathered_parameters=self.gathered(2),
@@ -201,7 +203,7 @@ class _Instants(TorchRank):
             before=True,
             prefetched=self._prefetched,
             gradients=self.earlier_gradients + self.forming(self.head_side) + whole,
-            activations=self.totals.in_flight - self.totals.head_kept - self.totals.layer,
+            activations=np.maximum(0, self.totals.in_flight - self.totals.head_kept - self.totals.layer),
             gathered_parameters=self.gathered(1),
             hierarchical_shards=self.second_shards,
             communication_buffers=np.maximum(self.retained, self.reduction_input(layer) * reduces),
@@ -218,7 +220,7 @@ class _Instants(TorchRank):
         return self._moment(
             before=True,
             gradients=(held + fresh * compute) * self.accumulates,
-            activations=(totals.in_flight - totals.micro_batch) * self.accumulates,
+            activations=np.maximum(0, totals.in_flight - totals.micro_batch) * self.accumulates,
             gathered_parameters=self.gathered(1, np.zeros_like(self.reshards)) * self.accumulates,
             pipeline_buffers=self.pipeline_buffers * self.accumulates,
         )
@@ -234,7 +236,7 @@ class _Instants(TorchRank):
             before=False,
             late=reduced * (late + last.root.padded * self.reduced_each * totals.earlier),
             gradients=layers - self.finished(last.last_layer) + root + self.forming(self.head_side),
-            activations=totals.in_flight - totals.micro_batch + totals.layer,
+            activations=np.maximum(0, totals.in_flight - totals.micro_batch) + totals.layer,
             recompute_working_set=totals.recomputed,
             backward_working_set=totals.backward,
             gathered_parameters=self.gathered(1, self.pipeline == 0),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from costmodel.runtimes.grid import RecomputeKind
 
 _MAX_TOP = 1000
+_MAX_SECONDS = 604_800
 
 
 def plan(
@@ -39,6 +40,8 @@ def plan(
     sequence_length: int,
     top: int = 5,
     tokens: int | float | str | None = None,
+    exact: bool = False,
+    time_limit: int | None = None,
     objective: str = "step-time",
     price: float | str | None = None,
     within: float | str | None = None,
@@ -55,6 +58,8 @@ def plan(
         sequence_length: tokens per sequence.
         top: plans to return, the best one included.
         tokens: training tokens to give a duration for: a number, ``300e9``, ``300B`` or ``2T``.
+        exact: go on until no plan of the space can be faster, or the certificate says why not.
+        time_limit: seconds for that; without ``exact`` it replaces the little work that every answer gets. Ctrl-C ends it too.
         objective: ``step-time``; ``devices``, the fewest; ``cost``, the lowest per token; ``memory-headroom``, the most free.
         price: of a device-hour, for ``cost``; None takes the cluster's.
         within: how much slower than the fastest a plan with more headroom may be; None is 10%.
@@ -68,12 +73,14 @@ def plan(
     """
     top = whole_number("top", top, 1, _MAX_TOP)
     total = None if tokens is None else parse_tokens(tokens)
+    limit = None if time_limit is None else whole_number("time_limit", time_limit, 1, _MAX_SECONDS)
     stated = resolve_statement(
         model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, **setting
     )
     solve = choose_objective(objective, price=price, within=within, cluster=stated.cluster)
     with refuse_infinite():
-        answer = solve(make_inquiry(stated, top=top, total_tokens=total, progress=progress))
+        inquiry = make_inquiry(stated, top=top, total_tokens=total, progress=progress)
+        answer = solve(inquiry.changed(exact=exact, time_limit=limit))
     return with_origin(answer, command, stated.site)
 
 

@@ -85,7 +85,9 @@ _ALL: tuple[Axis, ...] = (
     _choice("recompute", RECOMPUTE_KINDS),
 )
 AXES: dict[str, Axis] = {axis.name: axis for axis in _ALL}
-AXIS_NAMES: tuple[str, ...] = (*AXES, "layers_per_stage")
+OPEN_AXES = frozenset({"layers_per_stage", "recompute_layers"})
+"""Not columns of a grid: every candidate leaves them open unless they are fixed."""
+AXIS_NAMES: tuple[str, ...] = (*AXES, "layers_per_stage", "recompute_layers")
 # The axes that are columns of a grid; the two others are products of columns.
 GRID_AXES: tuple[str, ...] = tuple(name for name in AXES if name not in {"num_devices_used", "data_parallel_size"})
 _RESERVED = {name for name in ParallelConfig.model_fields if name not in AXES}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bounds import step_time_lower_bound
 from costmodel.build import build_plan
 from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
+from costmodel.relaxed import relaxed_seconds
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext, RuleOutcome, evaluate
-from costmodel.specs import Plan, RejectionCount
+from costmodel.specs import Plan, RecomputeSpec, RejectionCount
+from planner.completion import is_free, problem_of
 from planner.space import Space
 from planner.summary import summarize_parallel
 
@@ -27,9 +28,10 @@ Mask = NDArray[np.bool_]
 class Candidates:
     """What a space holds.
 
-    ``grid``: the n rows that obey every rule, ``needed_bytes`` [n] of the fullest device with allocator
-    waste and contexts, ``fits`` [n], ``bounds`` [n] seconds, infinite where a row does not fit. Of rows that
-    do not fit, ``needed_bytes`` is exact where it is smallest; elsewhere it may be that of the first pipeline rank.
+    ``grid``: the n rows that obey every rule, ``needed_bytes`` [n] of the fullest device with allocator waste and contexts when
+    stages are even and all layers recomputed, if any. ``fits`` [n]: they fit then, or other stage boundaries may.
+    ``bounds`` [n] seconds for all completions of a row, infinite where none fits. Where ``needed_bytes`` is too much, it is exact
+    where it is smallest; elsewhere it may be that of the first pipeline rank.
     """
 
     context: RuleContext
@@ -115,6 +117,24 @@ def row_plan(context: RuleContext, grid: Grid, row: int) -> Plan:
     )
 
 
+def completed_plan(
+    context: RuleContext, grid: Grid, row: int, layers: NDArray[np.int64], recomputed: NDArray[np.int64]
+) -> Plan:
+    """One row with the layers [V] and recomputed layers [V] of its virtual stages as a plan without an estimate."""
+    kind = grid.recompute_kind(row)
+    whole = bool((recomputed == layers).all())
+    modes = [RecomputeSpec(kind=kind, num_layers=int(count)) if count else RecomputeSpec() for count in recomputed]
+    return build_plan(
+        context.model,
+        context.cluster,
+        context.training,
+        context.runtime,
+        grid.parallel(row),
+        recompute=kind if whole else modes,
+        layers_per_stage=tuple(int(count) for count in layers),
+    )
+
+
 def sift(space: Space) -> Candidates:
     """Rules, memory and bounds of every candidate of a space."""
     context, everything = space.context, space.grid
@@ -122,21 +142,23 @@ def sift(space: Space) -> Candidates:
     rejections = _count_rejections(everything, outcomes)
     grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
     needed = sifted_bytes(context, grid) if len(grid) else np.zeros(0)
-    fits = needed <= context.usable_bytes
+    fits = (needed <= context.usable_bytes) | is_free(grid, free=space.free_stages)
     bounds = np.full(len(grid), np.inf)
     if fits.any():
-        bounds[fits] = step_time_lower_bound(
-            context.model,
-            context.cluster,
-            context.training,
-            context.runtime,
-            grid.take(fits),
-            layers_per_stage=context.layers_per_stage,
-        )
+        bounds[fits] = _bounds(context, grid.take(fits))
     candidates = Candidates(context, len(everything), grid, needed, fits, bounds, ())
     if not fits.all():
-        rejections.append(_memory_rejection(candidates))
+        rejections.append(memory_rejection(candidates, fits))
     return Candidates(context, len(everything), grid, needed, fits, bounds, tuple(rejections))
+
+
+def _bounds(context: RuleContext, grid: Grid) -> Column:
+    """`relaxed_seconds`, once for neighbouring rows that differ in nothing but what they recompute."""
+    columns = [getattr(grid, column.name) for column in fields(grid) if column.name != "recompute"]
+    first = np.ones(len(grid), dtype=bool)
+    first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    bounds = relaxed_seconds(problem_of(context), grid.take(first), layers_per_stage=context.layers_per_stage)
+    return np.asarray(bounds[np.cumsum(first) - 1])
 
 
 def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[RejectionCount]:
@@ -163,16 +185,16 @@ def gib_apart(needed_bytes: float, capacity_bytes: float) -> tuple[str, str]:
     return needed, capacity
 
 
-def _memory_rejection(candidates: Candidates) -> RejectionCount:
-    """All rows that do not fit, with the one that misses by least."""
-    needed = np.where(candidates.fits, np.inf, candidates.needed_bytes)
+def memory_rejection(candidates: Candidates, fits: Mask) -> RejectionCount:
+    """All rows that do not fit, with the one that misses by least when its stages are even."""
+    needed = np.where(fits, np.inf, candidates.needed_bytes)
     row = int(np.argmin(needed))
     context = candidates.context
     wanted, held = gib_apart(float(needed[row]), context.usable_bytes)
     limit = "" if context.memory_limit is None else f" to use ({context.memory_limit.words})"
     return RejectionCount(
         rule="memory",
-        count=candidates.rejected_by_memory,
+        count=int((~fits).sum()),
         example=f"{candidates.summary(row)} needs {wanted} GiB a device; {context.cluster.device.name} has {held} GiB{limit}",
         fix="more sharding, more recomputation, a smaller micro-batch or a device with more memory",
     )

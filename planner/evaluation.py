@@ -1,25 +1,29 @@
-"""Exact step times of candidates, computed where bounds leave the answer open, and complete plans for those shown.
+"""Best completions of candidates, found where bounds leave the answer open, and complete plans for those shown.
 
-Rows that share a topology (schedule, pipeline ranks, chunks, micro-batches) share the graph of the longest path, which
-is by far the larger part of the work; they are therefore refined together.
+Rows that share a shape (schedule, pipeline ranks, chunks) are refined together: tables are made for all of them at once, and
+those with as many micro-batches share the graph of the longest path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bounds import pipeline_shape, step_time_column
+from costmodel.bounds import ROUNDING, pipeline_shape, step_time_column
 from costmodel.estimate import estimate
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import Estimate, Plan
-from planner.candidates import Candidates, Column, Mask, row_plan
+from planner.candidates import Candidates, Column, Mask, completed_plan
+from planner.completion import Completer, Refined, all_or_none, is_free
+from planner.effort import Effort
 
 Index = NDArray[np.int64]
+_TOGETHER = 32
+GAP_TOLERANCE = 1e-9
 
 
 def estimate_of(plan: Plan) -> Estimate:
@@ -58,99 +62,214 @@ def complexity_columns(grid: Grid) -> list[Index]:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """Refines the rows of a sifted space.
+    """Refines the rows of a sifted space: finds their best completions (completion.py).
 
-    ``lower`` [n]: the exact step time where it is known, else the bound (infinite where a row does not fit).
-    ``exact`` [n]: where it is known. ``budget``: graph nodes that may still be built.
+    ``time`` [n]: step time of the best completion found, infinite before and where none fits; ``lower`` [n]: a bound on all
+    completions, infinite where none fits; ``refined`` [n]: where both are of completions; ``fits`` [n]: one fits, or may.
+    ``budget``: graph nodes that may still be built.
     """
 
     candidates: Candidates
+    completer: Completer
     budget: int
     lower: Column = field(init=False)
-    exact: Mask = field(init=False)
+    time: Column = field(init=False)
+    refined: Mask = field(init=False)
+    sharpened: Mask = field(init=False)
+    fits: Mask = field(init=False)
+    needed_bytes: Column = field(init=False)
+    stages: dict[int, tuple[Index, Index]] = field(default_factory=dict)
     plans: dict[int, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lower = self.candidates.bounds.copy()
-        self.exact = np.zeros(len(self.lower), dtype=bool)
+        candidates = self.candidates
+        self.lower, self.fits = candidates.bounds.copy(), candidates.fits.copy()
+        self.needed_bytes = candidates.needed_bytes.copy()
+        self.time = np.full(len(self.lower), np.inf)
+        self.refined = np.zeros(len(self.lower), dtype=bool)
+        self.sharpened = np.zeros(len(self.lower), dtype=bool)
 
     def fastest(self, rows: Mask | Index | None = None, *, budget: int | None = None) -> int | None:
-        """The row with the smallest exact step time among some rows; None when none of them fits.
+        """The row with the smallest step time among some rows; None when no completion of them fits.
 
-        Topologies are refined in the order of their smallest open bound until no bound is below the best
-        time found (the answer is then exact), or the nodes are spent (then it is the best known).
+        Rows are refined in the order of their bounds, together with those of the same shape, until no bound of a row left is
+        below the best time found, or the nodes are spent (then it is the best known).
 
         Args:
             rows: a mask or row numbers; None for all.
             budget: nodes this call may build; None for all that are left.
         """
         index = np.arange(len(self.lower))[... if rows is None else rows]
-        index = index[self.candidates.fits[index]]
         spare = self.budget if budget is None else min(budget, self.budget)
-        while len(index):
-            known = index[self.exact[index]]
-            upper = float(self.lower[known].min(initial=np.inf))
-            open_rows = index[~self.exact[index] & (self.lower[index] < upper)]
+        while True:
+            upper = float(self.time[index].min(initial=np.inf))
+            open_rows = index[self.fits[index] & ~self.refined[index] & (self.lower[index] < upper)]
             if not len(open_rows):
-                return self._simplest(known)
-            head = open_rows[np.argmin(self.lower[open_rows])]
-            cost = self._nodes(int(head))
-            if cost > spare and len(known):
-                return self._simplest(known)
-            self.refine(open_rows[self._same_topology(open_rows, int(head))])
+                return self._simplest(index)
+            head = self._head(open_rows, upper)
+            batch = open_rows[self._same_shape(open_rows, head)]
+            if not self.sharpened[head]:
+                self._sharpen(batch[~self.sharpened[batch]])
+                continue
+            # Before any time is known, one row that is likely to fit; then a few of those with the smallest bounds.
+            several = batch[np.argsort(self.lower[batch], kind="stable")][:_TOGETHER]
+            batch = several if np.isfinite(upper) else np.array([head])
+            cost = self._nodes(batch)
+            if cost > spare and np.isfinite(upper):
+                return self._simplest(index)
+            self.refine(batch)
             spare -= cost
             self.budget -= cost
-        return None
 
     def refine(self, rows: Index) -> None:
-        """Replace the bounds of some rows by exact step times."""
-        candidates = self.candidates
-        self.lower[rows] = exact_seconds(candidates.context, candidates.grid.take(rows))
-        self.exact[rows] = True
+        """Replace the bounds of rows of one shape by step times of their best completions and bounds on all of them."""
+        found = self.completer.best(self.candidates.grid.take(rows))
+        self.time[rows], self.lower[rows] = found.seconds, np.maximum(self.lower[rows], found.lower)
+        self.refined[rows], self.fits[rows] = True, np.isfinite(found.seconds)
+        known = np.flatnonzero(self.fits[rows])
+        self.needed_bytes[rows[known]] = found.needed_bytes[known]
+        self.lower[rows[known]] = np.minimum(self.lower[rows[known]], self.time[rows[known]])
+        self.stages.update({int(rows[row]): (found.layers[row], found.recomputed[row]) for row in known})
+
+    def tighten(self, effort: Effort) -> None:
+        """Close the gap: work on rows whose bound is below the best time, smallest bound first, as long as ``effort`` lasts."""
+        stuck = np.zeros(len(self.lower), dtype=bool)
+        try:
+            while True:
+                upper = float(self.time.min())
+                below = self.fits & (self.lower < upper * (1.0 - GAP_TOLERANCE))
+                rows = np.flatnonzero(below & ~stuck)
+                gap = 1.0 - min(upper, float(self.lower[self.fits].min())) / upper
+                if not len(rows) or not effort.begin(gap=gap, left=int(below.sum())):
+                    break
+                row = int(rows[np.argmin(self.lower[rows])])
+                twins = rows[self._alike(rows, row)]
+                stuck[twins] = not self._close(row, twins, upper, effort)
+        except KeyboardInterrupt:
+            effort.ended = "it was interrupted"
+        if stuck.any() and not effort.ended:
+            effort.ended = f"{int(stuck.sum()):,} candidates took more work than is allowed for one"
+
+    def _close(self, row: int, twins: Index, upper: float, effort: Effort) -> bool:
+        """Whether the bound or time of a row and its twins got better."""
+        if not self.refined[row]:
+            self.refine(twins)
+            return True
+        one = self.candidates.grid.take(np.array([row]))
+        if is_free(one, free=self.completer.free)[0]:
+            found = self.completer.branched(one, upper=upper, budget=effort.branches)
+        elif self.completer.counts == "per_stage" and not all_or_none(one, "per_stage")[0]:
+            found = self.completer.solved(
+                one, self.stages[row][1], upper=upper, seconds=effort.seconds_left, most_cuts=effort.cuts
+            )
+        else:
+            found = None
+        if found is None:
+            return False
+        better = found.seconds[0] < self.time[row] * (1.0 - GAP_TOLERANCE)
+        if better:
+            self._take(twins, found)
+        raised = max(self.lower[row], min(found.lower[0], self.time[row]))
+        moved, self.lower[twins] = raised > self.lower[row], raised
+        return bool(moved or better)
+
+    def _alike(self, rows: Index, row: int) -> Mask:
+        """Rows that only differ in a ZeRO stage that changes nothing: under pipelines gradients are reduced once."""
+        grid = self.candidates.grid
+        same = np.ones(len(rows), dtype=bool)
+        for values in (self.time, self.lower, self.needed_bytes, self.refined):
+            same &= values[rows] == values[row]
+        for column in fields(Grid):
+            values = getattr(grid, column.name)
+            if column.name != "zero_stage":
+                same &= values[rows] == values[row]
+        piped = grid.pipeline_parallel_size[row] > 1
+        stage = grid.zero_stage
+        return np.asarray((rows == row) | (same & piped & np.isin(stage[rows], (1, 2)) & (stage[row] in (1, 2))))
+
+    def _take(self, rows: Index, found: Refined) -> None:
+        self.time[rows], self.needed_bytes[rows] = found.seconds[0], found.needed_bytes[0]
+        for row in rows.tolist():
+            self.stages[row] = (found.layers[0], found.recomputed[0])
+            self.plans.pop(row, None)
+
+    def _sharpen(self, rows: Index) -> None:
+        """Raise bounds of rows of one shape by what is quickly known of their memory."""
+        self.sharpened[rows] = True
+        self.lower[rows] = np.maximum(self.lower[rows], self.completer.bound(self.candidates.grid.take(rows)))
+        self.fits[rows] &= np.isfinite(self.lower[rows])
 
     def seconds(self, row: int) -> float:
-        """The exact step time of one row."""
-        if not self.exact[row]:
+        """The step time of one row's best completion, infinite where none fits."""
+        if not self.refined[row]:
             self.refine(np.array([row]))
-        return float(self.lower[row])
+        return float(self.time[row])
 
     def best(self) -> int:
-        """The fastest row known exactly, the simplest of equals."""
-        return self._simplest(np.flatnonzero(self.exact))
+        """The fastest row known, the simplest of equals.
+
+        Raises:
+            ValueError: when no row with a completion is known.
+        """
+        row = self._simplest(np.arange(len(self.time)))
+        if row is None:
+            raise ValueError("no candidate is known to fit")
+        return row
 
     def plan(self, row: int) -> Plan:
-        """One row as a complete plan with its estimate."""
+        """The best completion of one row as a complete plan with its estimate.
+
+        Raises:
+            ValueError: when no completion of the row fits.
+        """
         if row not in self.plans:
+            if not np.isfinite(self.seconds(row)):
+                raise ValueError(f"no completion of candidate {row} fits")
             context = self.candidates.context
-            plan = row_plan(context, self.candidates.grid, row)
+            plan = completed_plan(context, self.candidates.grid, row, *self.stages[row])
             self.plans[row] = plan.model_copy(
                 update={"estimate": estimate(plan, context.runtime, memory_limit=context.memory_limit)}
             )
         return self.plans[row]
 
     def open_rows(self) -> Index:
-        """Rows that fit, are not known exactly and whose bound does not exclude them."""
-        upper = self.lower[self.best()]
-        return np.flatnonzero(self.candidates.fits & ~self.exact & (self.lower < upper))
+        """Rows that may fit, were not refined and whose bound does not exclude them."""
+        return np.flatnonzero(self.fits & ~self.refined & (self.lower < self.time.min()))
 
     def complexity(self, rows: Index) -> list[Index]:
         """`complexity_columns` of some rows, the most important last as `np.lexsort` wants it."""
         return complexity_columns(self.candidates.grid.take(rows))[::-1]
 
-    def _simplest(self, known: Index) -> int:
-        smallest = self.lower[known].min()
-        equal = known[self.lower[known] == smallest]
+    def _head(self, open_rows: Index, upper: float) -> int:
+        """The row with the smallest bound; before any time is known, of those that are likely to fit and recompute nothing,
+        whose bounds are close.
+        """
+        lower = self.lower[open_rows]
+        if not np.isfinite(upper):
+            plain = self.candidates.grid.recompute[open_rows] == 0
+            likely = plain & (self.candidates.needed_bytes[open_rows] <= self.completer.capacity_bytes)
+            if likely.any():
+                lower = np.where(likely, lower, np.inf)
+        return int(open_rows[np.argmin(lower)])
+
+    def _simplest(self, rows: Index) -> int | None:
+        smallest = self.time[rows].min(initial=np.inf)
+        if not np.isfinite(smallest):
+            return None
+        equal = rows[self.time[rows] <= smallest * (1.0 + ROUNDING)]
         return int(equal[np.lexsort(self.complexity(equal))[0]])
 
-    def _nodes(self, row: int) -> int:
-        """Nodes of the graph that is walked for one row's topology."""
-        shape = pipeline_shape(self.candidates.grid, row)
-        return shape.first_nodes if shape.ranks > 1 else 0
-
-    def _same_topology(self, rows: Index, head: int) -> Mask:
-        """Which rows share the graph of ``head``."""
+    def _nodes(self, rows: Index) -> int:
+        """Nodes of the graphs that are walked for rows of one shape."""
         grid = self.candidates.grid
-        shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+        _, first = np.unique(grid.num_micro_batches[rows], return_index=True)
+        shapes = [pipeline_shape(grid, int(rows[index])) for index in first]
+        return sum(shape.first_nodes for shape in shapes if shape.ranks > 1)
+
+    def _same_shape(self, rows: Index, head: int) -> Mask:
+        """Which rows have the schedule, ranks and chunks of ``head``."""
+        grid = self.candidates.grid
+        shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks)
         return np.asarray(np.logical_and.reduce([column[rows] == column[head] for column in shape]))
 
 
@@ -181,7 +300,7 @@ def layouts(grid: Grid) -> Index:
 
 def fastest_by_layout(found: Search) -> list[int]:
     """The fastest exactly known row of every layout, fastest layout first."""
-    known = np.flatnonzero(found.exact)
-    known = known[np.lexsort((*found.complexity(known), found.lower[known]))]
+    known = np.flatnonzero(np.isfinite(found.time))
+    known = known[np.lexsort((*found.complexity(known), found.time[known]))]
     _, first = np.unique(layouts(found.candidates.grid.take(known)), return_index=True)
     return [int(known[position]) for position in sorted(first)]

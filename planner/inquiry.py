@@ -25,8 +25,9 @@ from costmodel.specs import (
     TrainingSpec,
     Trial,
 )
-from planner.axes import parse_values
+from planner.axes import OPEN_AXES, parse_values
 from planner.candidates import sift
+from planner.effort import exact
 from planner.infeasible import closest_miss, explain_infeasible
 from planner.rivals import with_advice, with_rivals
 from planner.search import search
@@ -42,7 +43,9 @@ def _silent(_: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """The inputs of `declare_space` and `search`. ``report`` is told in words what is tried, before it is."""
+    """The inputs of `declare_space` and `search`. ``report`` is told in words what is tried, before it is; ``exact`` and
+    ``time_limit`` (seconds) ask every search to close its gap.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -54,6 +57,8 @@ class Inquiry:
     top: int = 5
     total_tokens: int | None = None
     report: Report = _silent
+    exact: bool = False
+    time_limit: int | None = None
 
     def changed(self, **inputs: Any) -> Inquiry:
         """The same question about other inputs."""
@@ -68,12 +73,14 @@ class Inquiry:
         """The space with further axes held to values that are not stated by the user: a rule that they break rejects
         candidates and is no bad input, so all axes count as allowed values here.
         """
-        stated = {name: [text] for name, text in self.fix.items() if name != "layers_per_stage"}
+        stated = {name: [text] for name, text in self.fix.items() if name not in OPEN_AXES}
         held = {
             name: [str(v) for v in (value if isinstance(value, Sequence) else [value])] for name, value in axes.items()
         }
-        layers = {name: text for name, text in self.fix.items() if name == "layers_per_stage"}
-        return self.changed(fix=layers, allow={**self.allow, **stated, **held}).space()
+        stages = {name: text for name, text in self.fix.items() if name in OPEN_AXES}
+        if "recompute" in self.fix:
+            stages.setdefault("recompute_layers", "all")
+        return self.changed(fix=stages, allow={**self.allow, **stated, **held}).space()
 
     def stated(self, axis: str) -> tuple[int, ...] | None:
         """The values of an axis that the user stated; None where the axis is free."""
@@ -87,7 +94,9 @@ class Inquiry:
     def search(self, space: Space) -> Recommendation | Infeasible:
         """The fastest plan of a space declared from this question."""
         inputs = (self.model, self.cluster, self.training, self.runtime)
-        return search(*inputs, space, self.top, total_tokens=self.total_tokens)
+        closes = self.exact or self.time_limit is not None
+        effort = exact(self.time_limit, self.report) if closes else None
+        return search(*inputs, space, self.top, total_tokens=self.total_tokens, effort=effort)
 
     def answer(self, space: Space) -> Recommendation | Infeasible:
         """What `search` finds, with all that is told about it beside its space."""

@@ -10,7 +10,7 @@ few pipeline stages as make the model fit, data parallelism over the rest; ZeRO-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from planner.axes import AXES
 from planner.candidates import Candidates, device_bytes, sift
 from planner.evaluation import Search, step_seconds
 from planner.guide import deciding_terms, guide_alone
-from planner.space import Space, declare_space
+from planner.space import Space, completer_of, declare_space
 from planner.summary import summarize
 
 _NODES = 20_000
 _KEPT = ("num_devices_used", "micro_batch_size", "recompute")
+_AS_USUAL = {"layers_per_stage": "even", "recompute_layers": "all"}
 _USUAL_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")
 
 
@@ -86,7 +87,9 @@ def _usual(context: RuleContext) -> dict[str, str]:
 
 
 def _little_space(kind: Kind, space: Space, **changes: str) -> Space:
-    """The space of one kind: its own values, what the user stated of ``_KEPT``, defaults for the rest."""
+    """The space of one kind: its own values, what the user stated of ``_KEPT``, defaults for the rest, and stages as people cut
+    them by hand.
+    """
     context = space.context
     stated = {
         name: ",".join(AXES[name].show(code) for code in codes)
@@ -94,7 +97,9 @@ def _little_space(kind: Kind, space: Space, **changes: str) -> Space:
         if name in _KEPT
     }
     inputs = (context.model, context.cluster, context.training, context.runtime)
-    return declare_space(*inputs, allow={**kind.values, **stated, **changes}, memory_limit=context.memory_limit)
+    return declare_space(
+        *inputs, fix=_AS_USUAL, allow={**kind.values, **stated, **changes}, memory_limit=context.memory_limit
+    )
 
 
 def _sift(kind: Kind, space: Space) -> Candidates:
@@ -107,21 +112,21 @@ def _sift(kind: Kind, space: Space) -> Candidates:
         return sift(_little_space(kind, space, num_devices_used=str(space.context.cluster.num_devices)))
     plain = ",".join(name for name in ("none", "1f1b") if name in kind.values["pipeline_schedule"].split(","))
     lean = sift(_little_space(kind, space, micro_batch_size="1", pipeline_schedule=plain))
-    if not lean.fits.any():
+    even = lean.needed_bytes <= lean.context.usable_bytes
+    if not even.any():
         return lean
-    shortest = int(lean.grid.pipeline_parallel_size[lean.fits].min())
+    shortest = int(lean.grid.pipeline_parallel_size[even].min())
     return sift(_little_space(kind, space, pipeline_parallel_size=str(shortest)))
 
 
 def _rival(kind: Kind, best: Plan, space: Space) -> Rival:
     """The fastest candidate of one kind that fits beside the best plan, or why there is none."""
     candidates = _sift(kind, space)
-    if not candidates.fits.any():
-        return _refused(kind, candidates)
-    found = Search(candidates, _NODES)
+    usual = replace(completer_of(space), context=candidates.context, free=False, counts="all")
+    found = Search(candidates, usual, _NODES)
     row = found.fastest()
     if row is None:
-        raise ValueError("a candidate that fits has a step time")
+        return _refused(kind, candidates)
     plan = found.plan(row)
     same = plan.plan_hash == best.plan_hash
     return Rival(

@@ -15,19 +15,21 @@ from costmodel.specs import (
     Infeasible,
     ModelSpec,
     Recommendation,
+    RejectionCount,
     RuntimeProfile,
     TrainingSpec,
 )
 from costmodel.uncertainty import error_band
-from planner.candidates import sift
+from planner.candidates import memory_rejection, sift
 from planner.cautions import find_cautions
 from planner.certificate import make_certificate
 from planner.duration import training_duration
+from planner.effort import Effort, quick
 from planner.evaluation import Search, fastest_by_layout, layouts
 from planner.guide import guide
 from planner.infeasible import explain_infeasible
 from planner.neighbours import find_neighbours
-from planner.space import Space
+from planner.space import Space, completer_of
 
 NODE_BUDGET = 400_000
 _NODES_PER_LAYOUT = 12_000
@@ -44,6 +46,7 @@ def search(
     *,
     total_tokens: int | None = None,
     node_budget: int = NODE_BUDGET,
+    effort: Effort | None = None,
 ) -> Recommendation | Infeasible:
     """The fastest plan of a space that fits, or why there is none.
 
@@ -57,6 +60,7 @@ def search(
         total_tokens: for the training time; None leaves it out.
         node_budget: nodes of pipeline graphs that may be walked to prove the optimum (about 1.5 us each); when
             they are spent the certificate keeps a gap.
+        effort: work on candidates that bounds leave open after that; None for a little.
 
     Raises:
         ValueError: when the space was declared for other inputs.
@@ -66,14 +70,18 @@ def search(
         raise ValueError("the space was declared for another model, cluster, training or runtime")
     started = time.perf_counter()
     candidates = sift(space)
-    if not candidates.fits.any():
+    found = Search(candidates, completer_of(space), node_budget)
+    if found.fastest() is None:
         return explain_infeasible(space, candidates)
-    return _recommend(space, Search(candidates, node_budget), top=top, total_tokens=total_tokens, started=started)
+    work = effort or quick()
+    found.tighten(work)
+    return _recommend(space, found, work, top=top, total_tokens=total_tokens, started=started)
 
 
-def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | None, started: float) -> Recommendation:
-    """Prove the optimum, then gather everything shown beside it."""
-    found.fastest()
+def _recommend(
+    space: Space, found: Search, work: Effort, *, top: int, total_tokens: int | None, started: float
+) -> Recommendation:
+    """Gather everything shown beside the optimum."""
     _refine_layouts(found, top)
     row = -1
     while row != found.best():  # what looks around evaluates more candidates, and may find a faster one
@@ -85,8 +93,8 @@ def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | Non
         best=best,
         alternatives=tuple(found.plan(other) for other in ranking[1 : max(1, top)]),
         ties=_ties(found, ranking),
-        rejections=found.candidates.rejections,
-        certificate=make_certificate(space, found, seconds=time.perf_counter() - started),
+        rejections=_rejections(found),
+        certificate=make_certificate(space, found, seconds=time.perf_counter() - started, ended=work.ended),
         guide=advice,
         neighbours=neighbours,
         safer=cautions.safer,
@@ -98,7 +106,7 @@ def _recommend(space: Space, found: Search, *, top: int, total_tokens: int | Non
 
 def _refine_layouts(found: Search, top: int) -> None:
     """Find the fastest row of the layouts with the smallest bounds: the alternatives and the ties."""
-    rows = np.flatnonzero(found.candidates.fits)
+    rows = np.flatnonzero(found.fits)
     rows = rows[np.argsort(found.lower[rows], kind="stable")]
     group = layouts(found.candidates.grid.take(rows))
     _, first = np.unique(group, return_index=True)
@@ -111,10 +119,16 @@ def _refine_layouts(found: Search, top: int) -> None:
         spare -= before - found.budget
 
 
+def _rejections(found: Search) -> tuple[RejectionCount, ...]:
+    """By rule, and by memory those too of which refining showed that no stage boundaries fit."""
+    rules = tuple(count for count in found.candidates.rejections if count.rule != "memory")
+    return rules if found.fits.all() else (*rules, memory_rejection(found.candidates, found.fits))
+
+
 def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
     """Layouts that the model's own error cannot tell from the best, simplest first."""
-    fastest = found.lower[ranking[0]]
+    fastest = found.time[ranking[0]]
     limit = fastest * (1 + error_band(found.candidates.context.runtime, found.candidates.context.cluster.device))
-    close = np.array([row for row in ranking[1:] if found.lower[row] <= limit], dtype=np.int64)
+    close = np.array([row for row in ranking[1:] if found.time[row] <= limit], dtype=np.int64)
     close = close[np.lexsort(found.complexity(close))]
-    return tuple(f"{found.candidates.summary(row)}: {found.lower[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])
+    return tuple(f"{found.candidates.summary(row)}: {found.time[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])

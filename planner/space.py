@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,14 @@ from costmodel.specs import (
     InputError,
     MemoryLimit,
     ModelSpec,
+    RecomputeLayers,
     RuntimeProfile,
     TrainingSpec,
 )
-from planner.axes import AXES, GRID_AXES, parse_layers, parse_values, require_axis
+from planner.axes import AXES, GRID_AXES, OPEN_AXES, parse_layers, parse_values, require_axis
+from planner.completion import Completer
 from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
+from planner.stage_table import WINDOW
 from planner.stated import check_num_devices, check_stated
 
 
@@ -32,7 +36,8 @@ class Space:
     """A declared space.
 
     ``declared``: axis -> column codes that the user stated; ``fixed``: the axes stated with one value.
-    ``num_devices``: numbers of devices a candidate may use. ``grid``: all candidates.
+    ``num_devices``: numbers of devices a candidate may use. ``grid``: all candidates. ``free_stages``: whether stages of
+    pipelines with one chunk a rank may be uneven; ``recompute_layers``: how many of its layers a stage may recompute.
     """
 
     context: RuleContext
@@ -40,6 +45,8 @@ class Space:
     fixed: frozenset[str]
     num_devices: tuple[int, ...]
     grid: Grid
+    free_stages: bool
+    recompute_layers: RecomputeLayers
 
 
 def declare_space(
@@ -59,7 +66,8 @@ def declare_space(
         cluster: where.
         training: batch, sequence, precision, optimizer.
         runtime: what the framework supports.
-        fix: axis -> its one value, as a person writes it; ``layers_per_stage`` takes ``10,12,12,10``.
+        fix: axis -> its one value, as a person writes it; ``layers_per_stage`` takes ``10,12,12,10`` or ``even``,
+            ``recompute_layers`` takes ``all`` or ``any``, and is ``all`` where ``recompute`` is fixed.
         allow: axis -> its values, a list or comma-separated.
         memory_limit: how much of a device a plan may use; None is all of it.
 
@@ -67,20 +75,29 @@ def declare_space(
         InputError: for an unknown axis or value, an axis stated twice, or stated values that break a rule
             by themselves.
     """
-    declared, layers = _read_declared(fix or {}, allow or {})
-    fixed = frozenset(fix or {}) - {"layers_per_stage"}
+    declared, stages = _read_declared(fix or {}, allow or {})
+    fixed = frozenset(fix or {}) - OPEN_AXES
     context = RuleContext(
         model=model,
         cluster=cluster,
         training=training,
         runtime=runtime,
-        layers_per_stage=layers,
+        layers_per_stage=stages.layers,
         memory_limit=memory_limit,
     )
     check_stated(context, {axis: declared[axis][0] for axis in fixed})
     check_num_devices(context, declared.get("num_devices_used", ()))
     num_devices, grid = _choose_devices(context, declared)
-    return Space(context, declared, fixed, num_devices, grid)
+    free = runtime.uneven_stages and stages.layers is None and not stages.even
+    whole = stages.whole or (stages.whole is None and "recompute" in fixed)
+    counts: RecomputeLayers = "all" if whole else runtime.recompute_layers
+    return Space(context, declared, fixed, num_devices, grid, free, counts)
+
+
+def completer_of(space: Space) -> Completer:
+    """What completes the candidates of a space."""
+    context = space.context
+    return Completer(context, float(context.usable_bytes), free=space.free_stages, counts=space.recompute_layers)
 
 
 def describe_space(space: Space) -> tuple[AxisValues, ...]:
@@ -92,8 +109,25 @@ def describe_space(space: Space) -> tuple[AxisValues, ...]:
         for name, column in columns.items()
     ]
     stages = space.context.layers_per_stage
-    split = "even split" if stages is None else ",".join(map(str, stages))
-    return (*values, AxisValues(axis="layers_per_stage", values=(split,)))
+    if stages is not None:
+        splits: tuple[str, ...] = (",".join(map(str, stages)),)
+    elif space.free_stages:
+        splits = (
+            f"all whose slowest stage is within {WINDOW:.0%} of the fastest split's",
+            "even split (several chunks)",
+        )
+    else:
+        splits = ("even split",)
+    counts = {
+        "per_stage": "any number of every stage",
+        "uniform": "one number for all stages (full)",
+        "all": "all of a stage",
+    }[space.recompute_layers]
+    return (
+        *values,
+        AxisValues(axis="recompute_layers", values=(counts,)),
+        AxisValues(axis="layers_per_stage", values=splits),
+    )
 
 
 def _distinct(column: IntColumn) -> IntColumn:
@@ -103,27 +137,45 @@ def _distinct(column: IntColumn) -> IntColumn:
     return np.flatnonzero(np.bincount(column))
 
 
+class _Stages(NamedTuple):
+    """What is stated of stages: their layers, that they are even, and whether all their layers are recomputed or any number."""
+
+    layers: tuple[int, ...] | None = None
+    even: bool = False
+    whole: bool | None = None
+
+
 def _read_declared(
     fix: Mapping[str, str], allow: Mapping[str, str | Sequence[str]]
-) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...] | None]:
-    """Stated axes as column codes, and the stated layers per stage."""
+) -> tuple[dict[str, tuple[int, ...]], _Stages]:
+    """Stated axes as column codes, and what is stated of stages."""
     declared: dict[str, tuple[int, ...]] = {}
-    layers = None
+    stages = _Stages()
     for name, text in fix.items():
         if name in allow:
             raise InputError(f"axis {name} is stated twice, with --fix and with --allow; state it once")
-        if name == "layers_per_stage":
-            layers = parse_layers(text)
+        if name in OPEN_AXES:
+            stages = _read_stages(stages, name, text)
             continue
         declared[name] = parse_values(name, text, "fix")
         if "," in text:
             raise InputError(f"--fix {name}={text} lists several values; use --allow {name}={text}")
     for name, words in allow.items():
         require_axis(name, "allow")
-        if name == "layers_per_stage":
-            raise InputError("layers_per_stage takes one list: use --fix layers_per_stage=10,12,12,10")
+        if name in OPEN_AXES:
+            example = {"layers_per_stage": "10,12,12,10", "recompute_layers": "all"}[name]
+            raise InputError(f"{name} takes one value: use --fix {name}={example}")
         declared[name] = parse_values(name, words if isinstance(words, str) else ",".join(words), "allow")
-    return declared, layers
+    return declared, stages
+
+
+def _read_stages(stages: _Stages, name: str, text: str) -> _Stages:
+    word = text.strip().lower()
+    if name == "recompute_layers":
+        if word not in ("all", "any"):
+            raise InputError(f"recompute_layers is {text!r}; valid: all (layers of a stage), any (number of them)")
+        return stages._replace(whole=word == "all")
+    return stages._replace(even=True) if word == "even" else stages._replace(layers=parse_layers(text))
 
 
 def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid]:

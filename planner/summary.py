@@ -6,6 +6,8 @@ from costmodel.runtimes.grid import RecomputeKind
 from costmodel.runtimes.placement import V_SCHEDULES
 from costmodel.specs import ParallelConfig, Plan
 
+_LISTED = 8
+"""Stages that are listed one by one."""
 _RECOMPUTE = {"none": "no-recompute", "core_attention": "selective", "op_policy": "op-selective", "full": "full"}
 
 
@@ -16,9 +18,14 @@ def summarize(plan: Plan) -> str:
     text = summarize_parallel(plan.parallel, kind)
     modes = [stage.recompute.word for stage in plan.stages]
     if len(set(modes)) > 1 or ":" in modes[0]:
-        text += f" recompute {'/'.join(modes)}"
+        again = sum(stage.num_recomputed_layers for stage in plan.stages)
+        listed = "/".join(modes) if len(modes) <= _LISTED else f"{again} of {plan.model.num_hidden_layers} layers"
+        text += f" recompute {listed}"
     counts = [stage.num_layers for stage in plan.stages]
-    return text if max(counts) - min(counts) <= 1 else f"{text} layers {'/'.join(map(str, counts))}"
+    if max(counts) - min(counts) <= 1:
+        return text
+    listed = "/".join(map(str, counts)) if len(counts) <= _LISTED else f"{min(counts)} to {max(counts)} a stage"
+    return f"{text} layers {listed}"
 
 
 def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> str:

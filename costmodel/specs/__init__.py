@@ -56,7 +56,13 @@ from costmodel.specs.recommendation import (
     TrainingDuration,
 )
 from costmodel.specs.rejection import Rejection, RejectionCount
-from costmodel.specs.runtime import Constant, KernelFusion, RuntimeProfile, TensorParallelSwitch
+from costmodel.specs.runtime import (
+    Constant,
+    KernelFusion,
+    RecomputeLayers,
+    RuntimeProfile,
+    TensorParallelSwitch,
+)
 from costmodel.specs.site import (
     LaunchCorrection,
     MemoryCorrection,
@@ -156,6 +162,7 @@ __all__ = [
     "RankPeak",
     "RateCorrection",
     "Recommendation",
+    "RecomputeLayers",
     "RecomputeSpec",
     "Rejection",
     "RejectionCount",

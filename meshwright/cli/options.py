@@ -133,3 +133,7 @@ SIZE_NAMES = (
     "hierarchical_partition_size", "micro_batch_size", "num_micro_batches", "context_parallel_size",
     "context_parallel_method",
 )  # fmt: skip
+Exact = Annotated[bool, typer.Option("--exact", help="Go on until no plan of the space can be faster, or say why not.")]
+TimeLimit = Annotated[
+    int | None, number("--time-limit", "Seconds to spend on proving the answer at most.", metavar="SECONDS")
+]

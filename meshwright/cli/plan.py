@@ -17,7 +17,7 @@ from meshwright.cli.output import SlowProgress, answer_console, print_json, prin
 
 _PASSED_ON = (
     "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "loss_chunks", "tokens",
-    "site", "max_memory_fraction", "reserve_memory",
+    "site", "exact", "time_limit", "max_memory_fraction", "reserve_memory",
 )  # fmt: skip
 
 _SHOWN = 5
@@ -46,6 +46,8 @@ def plan(
         options.number("--top", "Also print how to measure the best N layouts; as many plans are shown.", metavar="N"),
     ] = None,
     tokens: options.Tokens = None,
+    exact: options.Exact = False,
+    time_limit: options.TimeLimit = None,
     objective: Annotated[
         str | None,
         options.text("--objective", "step-time (default), devices, cost or memory-headroom.", metavar="OBJECTIVE"),

@@ -16,7 +16,7 @@ LARGE = make_model(layers=8, hidden=1024, heads=8, key_values=8, feed_forward=40
 def test_memory_is_exact_where_it_fits_and_at_the_nearest_miss(runtime: str, capacity_gib: float) -> None:
     # What the sieve skips changes neither what fits nor the row that misses by least; the rest are bounds that do not fit.
     machine = make_cluster(nodes=2, memory_bytes=int(capacity_gib * GIB))
-    candidates = sift(plan_space(model=LARGE, cluster=machine, runtime=runtime))
+    candidates = sift(plan_space(model=LARGE, cluster=machine, runtime=runtime, fix={"layers_per_stage": "even"}))
     full, needed = device_bytes(candidates.context, candidates.grid), candidates.needed_bytes
     fits = full <= machine.device.memory_bytes
     assert (candidates.fits == fits).all()
@@ -27,3 +27,13 @@ def test_memory_is_exact_where_it_fits_and_at_the_nearest_miss(runtime: str, cap
         assert int(np.argmin(misses)) == int(np.argmin(found))
         assert misses.min() == found.min()
     assert fits.any() == (capacity_gib > 5)
+
+
+def test_candidates_with_open_boundaries_may_fit_where_their_even_split_does_not() -> None:
+    machine = make_cluster(nodes=2, memory_bytes=int(5.2 * GIB))
+    candidates = sift(plan_space(model=LARGE, cluster=machine))
+    even = candidates.needed_bytes <= machine.device.memory_bytes
+    free = (candidates.grid.num_model_chunks == 1) & (candidates.grid.pipeline_parallel_size > 1)
+    assert (candidates.fits == (even | free)).all()
+    assert np.isfinite(candidates.bounds[candidates.fits]).all()
+    assert np.isinf(candidates.bounds[~candidates.fits]).all()

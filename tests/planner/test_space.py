@@ -122,7 +122,13 @@ def test_stated_values_are_the_only_ones_searched() -> None:
     described = {axis.axis: axis.values for axis in describe_space(space)}
     assert described["tensor_parallel_size"] == ("2",)
     assert described["recompute"] == ("core_attention",)
-    assert described["layers_per_stage"] == ("even split",)
+    assert described["layers_per_stage"] == (
+        "all whose slowest stage is within 25% of the fastest split's",
+        "even split (several chunks)",
+    )
+    assert described["recompute_layers"] == ("any number of every stage",)
+    closed = {axis.axis: axis.values for axis in describe_space(declare(batch=32, fix={"layers_per_stage": "even"}))}
+    assert closed["layers_per_stage"] == ("even split",)
     assert set(described) == set(AXIS_NAMES) - {"data_parallel_size"}
 
 

@@ -1,0 +1,117 @@
+"""Lower bounds on the step time of every completion of a candidate: whatever its stage boundaries and recomputed layers are.
+
+Notation of paths.py; W is the sum of t over all stages, which no boundary changes, without any recomputation.
+
+    (1) 1f1b. For every rank s with m >= k + 2, equation (3) of paths.py with both max(0, x) >= x and without trips between gives
+            T >= P_s + m t_s + (D_s - k f_s) + (D_s - k b_s) = W + D_s + (m - 1 - k) t_s,
+        and for m <= k + 1, since min(f_s, b_s) <= t_s / 2,
+            T >= P_s + m t_s + D_s - (m - 1) min(f_s, b_s) >= W + (m - 1) t_s / 2.
+        Any convex combination of these is a bound too. With weights w_s such that every t_r has the same factor C in it,
+            w_r g_r + (sum of w_s over s < r with m >= k + 2) = C,   g_r = m - 1 - k or (m - 1) / 2,   sum of w = 1,
+        it is T >= (1 + C) W, whatever the boundaries. All w are positive: the sums stay below C because
+        C - S_(r+1) = (C - S_r)(1 - 1 / g_r). For m > p the product telescopes and C = (m - 1) / p: no boundaries make a
+        pipeline faster than the even split of all its work would, were there one.
+    (2) gpipe: T >= W + (m - 1)(max f + max b) >= W + (m - 1) W / p.
+    (3) none, naive: T >= m W.
+    (4) messages add 2 x the sum of c to (1) and (2), m times that to (3): every path above crosses all boundaries both ways.
+    (5) exposed gathers and reductions of all stages together are at least those of one stage with everything in it, because what
+        is hidden is a minimum of sums, which is concave: hidden <= overlap x min(sum of communication, sum of computation)
+    (6) after the last backward: the largest w_s-weighted sum over ranks is at most the maximum, so at least
+        p min(w) x the mean over ranks of reduction (and, without clipping, optimizer); with clipping the mean of the optimizer.
+
+Schedules of several chunks are split evenly and have the bounds of paths.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from costmodel.bounds import ROUNDING, bound_ends, by_shape
+from costmodel.compute import Column
+from costmodel.layer_kinds import layer_kinds
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.layer_split import even_split
+from costmodel.setting import Problem, StageContents, grid_contents, prepare
+from costmodel.specs import ModelSpec
+from costmodel.step import StepTimes, step_times
+
+_SHAPE = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
+
+
+def relaxed_seconds(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...] | None = None) -> Column:
+    """A lower bound on the step time of all completions of every candidate [n], in seconds.
+
+    Args:
+        problem: what is trained on what.
+        grid: n candidates; what they recompute does not count.
+        layers_per_stage: stated boundaries, which all completions of all candidates share; None leaves them open.
+
+    Raises:
+        InputError: as `costmodel.bounds.step_time_lower_bound`.
+    """
+
+    def seconds(problem: Problem, grid: Grid) -> Column:
+        return _relaxed(problem, grid, layers_per_stage)
+
+    return by_shape(problem, grid, _SHAPE, seconds)
+
+
+def _relaxed(problem: Problem, grid: Grid, layers_per_stage: tuple[int, ...] | None) -> Column:
+    """`relaxed_seconds` of candidates that share the pipeline's shape and the padded model."""
+    chunks, ranks = int(grid.num_model_chunks[0]), int(grid.pipeline_parallel_size[0])
+    plain = replace(grid, recompute=np.zeros_like(grid.recompute))
+    if layers_per_stage is not None or chunks > 1 or ranks == 1:
+        counts = layers_per_stage or even_split(problem.model.num_hidden_layers, ranks * chunks)
+        times = step_times(prepare(problem, plain, grid_contents(problem.model, counts, plain.recompute)))
+        return np.asarray(times.finish(bound_ends(plain, times)))
+    times = step_times(prepare(problem, plain, _mean_stage(problem.model, ranks)))
+    return _whole_step(grid, times) * (1.0 - ROUNDING)
+
+
+def _mean_stage(model: ModelSpec, stages: int) -> StageContents:
+    """Every stage holds its share of everything, equation (5)."""
+    kinds = layer_kinds(model)
+    layers = np.zeros((1, stages, len(kinds), len(RECOMPUTE_KINDS)))
+    layers[..., RECOMPUTE_KINDS.index("none")] = [kind.group.count / stages for kind in kinds]
+    share = np.full(stages, 1.0 / stages)
+    return StageContents(layers=layers, embedding=share, head=share, first_exposed=0.0)
+
+
+def _whole_step(grid: Grid, times: StepTimes) -> Column:
+    """Equations (1) to (4) and (6)."""
+    ranks, count = int(grid.pipeline_parallel_size[0]), grid.num_micro_batches
+    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    work = (times.forward.sum(axis=2) + times.backward.sum(axis=2)).sum(axis=1)
+    messages = 2.0 * times.transfer[:, :-1].sum(axis=1)
+    factor, least = np.empty(len(grid)), np.zeros(len(grid))
+    for number in np.unique(count):
+        rows = count == number
+        factor[rows], least[rows] = pipeline_factor(schedule, ranks, int(number))
+    crossings = count if schedule in ("none", "naive") else 1
+    after = least * times.reduction.sum(axis=1)
+    optimizer = times.optimizer.mean(axis=1) if times.clips else least * times.optimizer.sum(axis=1)
+    return np.asarray(factor * work + crossings * messages + after + optimizer)
+
+
+@cache
+def pipeline_factor(schedule: str, ranks: int, micro_batches: int) -> tuple[float, float]:
+    """1 + C of equations (1) to (3), and the smallest weight of a rank."""
+    m, p = micro_batches, ranks
+    if schedule in ("none", "naive"):
+        return float(m), 0.0
+    if schedule == "gpipe":
+        return 1.0 + (m - 1.0) / p, 0.0
+    if m == 1:
+        return 1.0, 0.0
+    weights, before = [], 0.0
+    for rank in range(p):
+        behind = p - 1 - rank
+        strong = m >= behind + 2
+        weight = (1.0 - before) / (m - 1.0 - behind if strong else 0.5 * (m - 1.0))
+        weights.append(weight)
+        before += weight if strong else 0.0
+    common = 1.0 / sum(weights)
+    return 1.0 + common, common * min(weights)

@@ -1,0 +1,188 @@
+"""How many layers every chunk of a pipeline with several chunks a rank recomputes: an integer program with lazy cuts.
+
+For one candidate with layers l_k of its virtual stages, whole numbers n_k of them recomputed and backwards of b_k + r_k n_k
+seconds,
+
+    (1) step(n) >= length of any path of the graph = constant + sum over k of g_k (b_k + r_k n_k), with g_k backwards of k on it
+    (2) what fits has, for every rank s, sum over its stages of save_k n_k >= bytes that it is short of, and sum of n_k >= least,
+        equations (1) and (2) of given_stages.py
+    (3) the program: minimise z, n whole, 0 <= n_k <= l_k, (2), and z >= (1) for a few paths. Its minimum is a lower bound on all
+        counts that fit. The longest path at its solution is another cut; if z is as long, no counts are faster
+    (4) g by differences: durations are moved apart a little, so that one path is the longest, and each is made longer by less
+        than that; the step grows g_k times as much, and g_k is a whole number
+
+A backward that recomputes hides more of the reductions, which only (1)'s constant knows: it has the shortest. Solutions of (3)
+are evaluated like all completions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bounds import exact_ends
+from costmodel.completions import StageColumns, completion_times
+from costmodel.runtimes.grid import Grid
+from costmodel.setting import Problem
+from costmodel.step import StepTimes
+
+IntArray = NDArray[np.int64]
+Vector = NDArray[np.float64]
+_APART, _STEP, _WHOLE = 1e-4, 1e-7, 0.05
+_CLOSE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A path, equation (1): ``constant`` seconds and ``count`` [V] backwards."""
+
+    constant: float
+    count: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountProblem:
+    """One candidate: layers and most recomputed ones [V], stages of every rank [p, v], bytes that a recomputed layer of each
+    stage saves at most [V], bytes that every rank is short of and the least layers that this takes [p] (given_stages.py).
+    """
+
+    problem: Problem
+    one: Grid
+    layers: IntArray
+    most: IntArray
+    held: IntArray
+    saved: Vector
+    short: Vector
+    least: IntArray
+
+
+class Durations:
+    """Backwards b + r n of all virtual stages, at most the real ones, and everything else of the step at its shortest."""
+
+    def __init__(self, counts: CountProblem) -> None:
+        number = int(counts.most.max()) + 1
+        steps = np.minimum(counts.most[None, :], np.arange(number)[:, None])
+        layers = np.broadcast_to(counts.layers, steps.shape)
+        rows = counts.one.take(np.zeros(number, dtype=np.int64))
+        times = completion_times(counts.problem, rows, StageColumns.contiguous(layers, steps))
+        backward = times.backward.sum(axis=2)
+        grown = np.where(np.diff(steps, axis=0) > 0, np.diff(backward, axis=0), np.inf)
+        self.per_layer: Vector = np.where(counts.most > 0, grown.min(axis=0, initial=np.inf), 0.0)
+        self.plain: Vector = backward[0]
+        self.one = counts.one
+        self.times = replace(_row(times, 0), reduction=times.reduction.min(axis=0, keepdims=True))
+
+    def of(self, counts: IntArray | Vector) -> Vector:
+        """Backwards [V] with some recomputed layers."""
+        return np.asarray(self.plain + self.per_layer * counts)
+
+    def seconds(self, backward: Vector) -> Vector:
+        """Step times [c] of backwards [c, V]."""
+        times, columns = self.times, len(backward)
+        wide = StepTimes(
+            forward=np.broadcast_to(times.forward, (columns, *times.forward.shape[1:])),
+            backward=backward[:, :, None],
+            weight=np.zeros_like(backward),
+            **{
+                name: np.broadcast_to(getattr(times, name), (columns, getattr(times, name).shape[1]))
+                for name in _PER_RANK
+            },
+            clips=times.clips,
+        )
+        grid = self.one.take(np.zeros(columns, dtype=np.int64))
+        return wide.finish(exact_ends(grid, wide))
+
+
+_PER_RANK = (
+    "transfer", "start", "reduction", "optimizer", "gather_hidden", "reduction_hidden", "tensor_hidden", "context_hidden",
+)  # fmt: skip
+
+
+def _row(times: StepTimes, row: int) -> StepTimes:
+    names = ("forward", "backward", "weight", *_PER_RANK)
+    return replace(times, **{name: getattr(times, name)[row : row + 1] for name in names})
+
+
+def longest_path_cut(durations: Durations, counts: Vector) -> Cut | None:
+    """Equation (4) at some counts; None where the differences are not whole numbers."""
+    at = durations.of(counts)
+    scale = float(at.mean())
+    for seed in range(3):
+        moved = at + scale * _APART * np.random.default_rng(seed).random(len(at))
+        columns = np.vstack([moved, moved + np.eye(len(at)) * scale * _STEP])
+        seconds = durations.seconds(columns)
+        slopes = (seconds[1:] - seconds[0]) / (scale * _STEP)
+        count = np.rint(slopes)
+        if (np.abs(slopes - count) < _WHOLE).all():
+            return Cut(float(seconds[0] - count @ moved), count.astype(np.int64))
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountAnswer:
+    """``lower``: seconds that no counts beat; ``counts``: those tried, each the solution of a program."""
+
+    lower: float
+    counts: tuple[IntArray, ...]
+
+
+def best_counts(counts: CountProblem, start: IntArray, *, upper: float, seconds: float, most_cuts: int) -> CountAnswer:
+    """Solve (3), adding a cut per solution, until no counts can be below ``upper``, or it is the optimum, or time is over.
+
+    Args:
+        counts: the candidate.
+        start: counts [V] whose longest path is the first cut.
+        upper: step time of the best plan known.
+        seconds: time limit.
+        most_cuts: paths at most, a program each.
+    """
+    import time
+
+    from planner.solver import minimise
+
+    durations, started = Durations(counts), time.perf_counter()
+    lower, tried, at = -np.inf, [], start.astype(np.float64)
+    cuts: list[Cut] = []
+    whole = False
+    while len(cuts) < most_cuts:
+        cut = longest_path_cut(durations, at)
+        if cut is None:
+            break
+        cuts.append(cut)
+        left = seconds - (time.perf_counter() - started)
+        solved = minimise(_program(counts, durations, cuts, whole=whole), seconds=left) if left > 0 else None
+        if solved is None:
+            break
+        lower = max(lower, solved.bound)
+        if solved.values is None or lower >= upper:
+            break
+        at = np.array([solved.values.get(f"n_{stage:04d}", 0.0) for stage in range(len(start))])
+        tried.append(np.rint(at).astype(np.int64))
+        if float(durations.seconds(durations.of(at)[None])[0]) <= lower * (1 + _CLOSE):
+            if whole:
+                break
+            whole = True
+    return CountAnswer(lower * (1 - 1e-9) if np.isfinite(lower) else lower, tuple(tried))
+
+
+def _program(counts: CountProblem, durations: Durations, cuts: list[Cut], *, whole: bool) -> object:
+    """Program (3) in PuLP, with whole numbers or, quicker and lower, without; bytes are scaled to the largest saving."""
+    import pulp
+
+    program = pulp.LpProblem("counts", pulp.LpMinimize)
+    z = program.add_variable("z")
+    kind = pulp.LpInteger if whole else pulp.LpContinuous
+    n = [program.add_variable(f"n_{stage:04d}", 0, int(most), cat=kind) for stage, most in enumerate(counts.most)]
+    program += z
+    for cut in cuts:
+        gained = cut.count * durations.per_layer
+        program += z - pulp.lpDot(gained.tolist(), n) >= cut.constant + float(cut.count @ durations.plain)
+    scale = max(1.0, float(counts.saved.max()))
+    for rank, stages in enumerate(counts.held):
+        mine = [n[stage] for stage in stages]
+        if counts.short[rank] > 0:
+            program += pulp.lpDot((counts.saved[stages] / scale).tolist(), mine) >= float(counts.short[rank]) / scale
+            program += pulp.lpSum(mine) >= int(counts.least[rank])
+    return program

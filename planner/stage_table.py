@@ -1,0 +1,192 @@
+"""Every stage that a pipeline of one chunk a rank may have, for n candidates: its times and the least recomputation it fits with.
+
+A stage of pipeline rank s is a run of consecutive layers. What its rank takes and holds depends on the kinds of these layers
+alone, so equal runs are computed once: with one kind of layer there is one run per number of layers. One row of
+costmodel.completions prices one run on all ranks at once.
+
+    (1) n(s, run) = the fewest recomputed layers with which the rank fits; memory falls with every further one, time rises, so no
+        other number is in a fastest plan
+    (2) window: f + b of a run without recomputation <= (1 + WINDOW) x that of the slowest stage of the min-max split
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.completions import StageColumns, completion_bytes, completion_times
+from costmodel.layer_kinds import kind_of_layer
+from costmodel.runtimes.grid import Grid
+from costmodel.setting import Problem
+from costmodel.specs import ModelSpec
+from costmodel.step import StepTimes
+
+WINDOW = 0.25
+IntArray = NDArray[np.int64]
+Cube = NDArray[np.float64]
+Allowed = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The different runs of layers of a model, shortest first.
+
+    ``start`` and ``length`` [R]: where a run first occurs. ``of`` [longest, L]: which run ``length - 1`` and the first layer
+    make; -1 beyond the last layer.
+    """
+
+    start: IntArray
+    length: IntArray
+    of: IntArray
+
+
+def find_runs(model: ModelSpec, longest: int) -> Runs:
+    """All runs of up to ``longest`` layers."""
+    sequence = kind_of_layer(model, np.arange(model.num_hidden_layers)).tolist()
+    depth, of = len(sequence), np.full((longest, len(sequence)), -1, dtype=np.int64)
+    known: dict[tuple[int, ...], int] = {}
+    starts, lengths = [], []
+    for length in range(1, longest + 1):
+        for start in range(depth - length + 1):
+            run = tuple(sequence[start : start + length])
+            if run not in known:
+                known[run] = len(known)
+                starts.append(start)
+                lengths.append(length)
+            of[length - 1, start] = known[run]
+    return Runs(np.array(starts), np.array(lengths), of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageTable:
+    """n candidates, R runs, p ranks. Seconds [n, R, p]; ``allowed``: in the window, and fits with ``recomputed`` layers.
+
+    ``transfer`` [n, p]: messages; ``clips``: as in `StepTimes`.
+    """
+
+    runs: Runs
+    forward: Cube
+    backward: Cube
+    start: Cube
+    after: Cube
+    optimizer: Cube
+    allowed: Allowed
+    recomputed: IntArray
+    transfer: NDArray[np.float64]
+    clips: bool
+
+
+def tabulate(
+    problem: Problem, grid: Grid, *, capacity_bytes: float, counts: str | int, window: float = WINDOW
+) -> StageTable:
+    """The table of candidates that share schedule, ranks and embedding table, with one chunk a rank.
+
+    Args:
+        problem: what is trained where.
+        grid: n candidates.
+        capacity_bytes: of a device.
+        counts: of recomputed layers, where the candidate recomputes: ``per_stage`` by (1), ``all`` layers, or a number of them
+            in every stage.
+        window: of equation (2).
+    """
+    runs, plain, inside = _all_runs(problem, grid, window)
+    recomputed = _fewest(problem, grid, runs, inside, capacity_bytes=capacity_bytes, counts=counts)
+    times = plain if not recomputed.any() else _times(problem, grid, runs, recomputed)
+    shape = (len(grid), len(runs.length), -1)
+    return StageTable(
+        runs=runs,
+        forward=times.forward.sum(axis=2).reshape(shape),
+        backward=times.backward.sum(axis=2).reshape(shape),
+        start=times.start.reshape(shape),
+        after=times.reduction.reshape(shape),
+        optimizer=times.optimizer.reshape(shape),
+        allowed=inside & (recomputed >= 0),
+        recomputed=recomputed,
+        transfer=times.transfer.reshape(shape)[:, 0],
+        clips=times.clips,
+    )
+
+
+def _columns(runs: Runs, recomputed: IntArray, ranks: int) -> StageColumns:
+    """One row per candidate and run; ``recomputed`` [n, R, p]."""
+    candidates = len(recomputed)
+    layers = np.repeat(np.tile(runs.length, candidates)[:, None], ranks, axis=1)
+    starts = np.repeat(np.tile(runs.start, candidates)[:, None], ranks, axis=1)
+    return StageColumns(starts=starts, layers=layers, recomputed=recomputed.reshape(-1, ranks))
+
+
+def _times(problem: Problem, grid: Grid, runs: Runs, recomputed: IntArray | None) -> StepTimes:
+    ranks, count = int(grid.pipeline_parallel_size[0]), len(runs.length)
+    held = np.zeros((len(grid), count, ranks), dtype=np.int64) if recomputed is None else np.maximum(0, recomputed)
+    return completion_times(problem, grid.take(np.repeat(np.arange(len(grid)), count)), _columns(runs, held, ranks))
+
+
+def _passes(times: StepTimes, candidates: int) -> Cube:
+    """F + b [n, R, p]."""
+    both = times.forward.sum(axis=2) + times.backward.sum(axis=2)
+    return np.asarray(both.reshape(candidates, -1, both.shape[1]))
+
+
+def _all_runs(problem: Problem, grid: Grid, window: float) -> tuple[Runs, StepTimes, Allowed]:
+    """Every run that is inside the window on a rank of a candidate, with its times without recomputation."""
+    depth, ranks = problem.model.num_hidden_layers, int(grid.pipeline_parallel_size[0])
+    most = depth - ranks + 1
+    longest = min(most, int(np.ceil((1 + window) * -(-depth // ranks))) + 1)
+    while True:
+        runs = find_runs(problem.model, longest)
+        times = _times(problem, grid, runs, None)
+        inside = _window(runs, _passes(times, len(grid)), window)
+        if longest == most or not inside[:, runs.length == longest].any():
+            return runs, times, inside
+        longest = min(most, 2 * longest)
+
+
+def _window(runs: Runs, passes: Cube, window: float) -> Allowed:
+    """Equation (2) [n, R, p]."""
+    ranks = passes.shape[2]
+    slowest = np.full((len(passes), runs.of.shape[1] + 1), np.inf)
+    slowest[:, 0] = 0.0
+    for rank in range(ranks):
+        after = np.full_like(slowest, np.inf)
+        for length, first, run in steps(runs):
+            worst = np.maximum(slowest[:, first], passes[:, run, rank])
+            after[:, first + length] = np.minimum(after[:, first + length], worst)
+        slowest = after
+    return np.asarray(passes <= (1.0 + window) * (1.0 + 1e-12) * slowest[:, -1][:, None, None])
+
+
+def steps(runs: Runs) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Length, first layers where a run of it may start, and which runs these are."""
+    for index, row in enumerate(runs.of):
+        first = np.flatnonzero(row >= 0)
+        yield index + 1, first, row[first]
+
+
+def _fewest(
+    problem: Problem, grid: Grid, runs: Runs, inside: Allowed, *, capacity_bytes: float, counts: str | int
+) -> IntArray:
+    """Equation (1) [n, R, p] by bisection; -1 where a rank does not fit at all."""
+    ranks = int(grid.pipeline_parallel_size[0])
+    repeated = grid.take(np.repeat(np.arange(len(grid)), len(runs.length)))
+    length = np.broadcast_to(runs.length[None, :, None], (len(grid), len(runs.length), ranks))
+
+    def fits(recomputed: IntArray) -> Allowed:
+        needed = completion_bytes(problem, repeated, _columns(runs, recomputed, ranks))
+        return np.asarray(needed.reshape(recomputed.shape) <= capacity_bytes)
+
+    most = length if isinstance(counts, str) else np.minimum(length, counts)
+    high = np.where(grid.recompute[:, None, None] > 0, most, 0)
+    if counts != "per_stage":
+        return np.where(fits(high), high, -1)
+    low = np.full_like(high, -1)
+    plain = fits(np.zeros_like(high))
+    high = np.where(plain, 0, high)
+    possible = plain | (fits(high) if (high > 0).any() else False)
+    while (wide := (high - low > 1) & possible & inside).any():
+        middle = np.where(wide, (low + high) // 2, high)
+        enough = fits(middle)
+        high, low = np.where(wide & enough, middle, high), np.where(wide & ~enough, middle, low)
+    return np.where(possible, high, -1)
