@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +105,7 @@ def ceil_div(value: Column, divisor: Column | int) -> Column:
     return np.asarray(-(-value // divisor), dtype=np.int64)
 
 
-def part_of(extent: Column | int, parts: Column, index: int) -> Column:
+def part_of(extent: Column | int, parts: Column, index: Column | int) -> Column:
     """Equation (1)."""
     chunk = ceil_div(np.asarray(extent, dtype=np.int64), parts)
     return np.clip(extent - index * chunk, 0, chunk)
@@ -132,24 +135,49 @@ def grid_model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> Mod
 
 def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:
     """Equations (2) to (4) summed over ``tensors``."""
+    held = tuple(tensors)
     zero = np.zeros_like(cut.tensor_parallel_size)
-    total = Sizes(zero, zero, zero, zero, zero)
-    for tensor in tensors:
-        total += _tensor_sizes(tensor, cut)
-    return total
+    if not held:
+        return Sizes(zero, zero, zero, zero, zero)
+    stacked = _stacked(held)
+    parts = np.where(stacked.is_cut, cut.tensor_parallel_size, 1)
+    of_blocks = part_of(stacked.blocks, parts, stacked.is_cut * cut.tensor_parallel_index)
+    extent = np.add.reduceat(of_blocks, stacked.starts, axis=0)
+    rows = np.where(stacked.along_rows, extent, stacked.rows)
+    rest = np.where(stacked.along_rows, stacked.rest, stacked.rest * extent)
+    padded = (ceil_div(rows, cut.shard_size) * rest).sum(axis=0)
+    own = (part_of(rows, cut.shard_size, cut.shard_index) * rest).sum(axis=0)
+    return Sizes((rows * rest).sum(axis=0), padded, own, padded * cut.shard_size, zero + len(held))
 
 
-def _tensor_sizes(tensor: ParameterTensor, cut: Cut) -> Sizes:
-    one = np.ones_like(cut.tensor_parallel_size)
-    extents = [extent * one for extent in tensor.shape]
-    if (dim := tensor.tensor_parallel_dim) is not None:
-        blocks = tensor.parts or (tensor.shape[dim],)
-        cuts = (part_of(block, cut.tensor_parallel_size, cut.tensor_parallel_index) for block in blocks)
-        extents[dim] = np.sum(list(cuts), axis=0)
-    rest = np.prod(extents[1:], axis=0, dtype=np.int64) * one
-    padded = ceil_div(extents[0], cut.shard_size) * rest
-    own = part_of(extents[0], cut.shard_size, cut.shard_index) * rest
-    return Sizes(extents[0] * rest, padded, own, padded * cut.shard_size, one)
+class _Stacked(NamedTuple):
+    """Tensors one below the other: blocks along the dim that is cut, and the extents of the rows and of all ``rest``."""
+
+    blocks: Column  # [blocks, 1] extents, of a tensor that is not cut its rows
+    is_cut: NDArray[np.bool_]  # [blocks, 1]
+    starts: Column  # [tensors] first block of each
+    along_rows: NDArray[np.bool_]  # [tensors, 1] whether the blocks are rows
+    rows: Column  # [tensors, 1]
+    rest: Column  # [tensors, 1]
+
+
+@lru_cache(maxsize=1024)
+def _stacked(tensors: tuple[ParameterTensor, ...]) -> _Stacked:
+    dims = [tensor.tensor_parallel_dim or 0 for tensor in tensors]
+    parts = [tensor.parts or (tensor.shape[dim],) for tensor, dim in zip(tensors, dims, strict=True)]
+    cut = [tensor.tensor_parallel_dim is not None for tensor, own in zip(tensors, parts, strict=True) for _ in own]
+    rest = [
+        tensor.num_elements // prod({0: tensor.shape[0], dim: tensor.shape[dim]}.values())
+        for tensor, dim in zip(tensors, dims, strict=True)
+    ]
+    return _Stacked(
+        blocks=np.array([[block] for own in parts for block in own], dtype=np.int64),
+        is_cut=np.array(cut)[:, None],
+        starts=np.cumsum([0, *(len(own) for own in parts[:-1])]),
+        along_rows=np.array(dims)[:, None] == 0,
+        rows=np.array([[tensor.shape[0]] for tensor in tensors], dtype=np.int64),
+        rest=np.array(rest, dtype=np.int64)[:, None],
+    )
 
 
 def _embedding_cut(model: ModelSpec, runtime: RuntimeProfile, tensor: ParameterTensor) -> ParameterTensor:

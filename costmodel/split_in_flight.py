@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
+from costmodel.runtimes.rules_core import schedule_is
 from costmodel.schedules import Kind, rank_operations
 from costmodel.shard_sizes import Column
 from costmodel.specs import PipelineSchedule
 from costmodel.stage_contents import Chunk, RankContents
 
-_SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
 _ROUNDS = 6
 """Micro-batches per rank after which an order has repeated itself."""
 
 
 def splits_backward(grid: Grid) -> NDArray[np.bool_]:
     """Rows whose schedule splits the backward, [n]."""
-    return np.isin(grid.pipeline_schedule, _SPLIT)
+    return schedule_is(grid, *SPLIT_BACKWARD_SCHEDULES)
 
 
 def fill_split_counts(

@@ -16,13 +16,11 @@ import numpy as np
 
 from costmodel.in_flight import in_flight
 from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
+from costmodel.runtimes.rules_core import schedule_is
 from costmodel.shard_sizes import Column
 from costmodel.specs import ModelSpec, Plan, StageSpec
-
-_SPLIT_CODES = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
-_V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
 
 
 class Part(NamedTuple):
@@ -96,14 +94,22 @@ def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
     Those are rank 0 (embedding), the last (head, logits) and, of those between, the ones that `_inner_ranks` names; where a
     backward is split, all ranks.
     """
-    last = grid.pipeline_parallel_size - 1
-    if np.isin(grid.pipeline_schedule, _SPLIT_CODES).any():
-        ranks = [np.minimum(rank, last) for rank in range(int(last.max(initial=0)) + 1)]
-    else:
-        ranks = [np.zeros_like(last), *_inner_ranks(model, grid), last]
-    for index, rank in enumerate(ranks):
-        if not any(np.array_equal(rank, earlier) for earlier in ranks[:index]):
+    done: list[Column] = []
+    for rank in _fullest_ranks(model, grid):
+        if not any(np.array_equal(rank, earlier) for earlier in done):
+            done.append(rank)
             yield even_contents(model, grid, rank)
+
+
+def _fullest_ranks(model: ModelSpec, grid: Grid) -> Iterator[Column]:
+    """`grid_contents`' ranks, worked out as they are asked for."""
+    last = grid.pipeline_parallel_size - 1
+    yield np.zeros_like(last)
+    if schedule_is(grid, *SPLIT_BACKWARD_SCHEDULES).any():
+        yield from (np.minimum(rank, last) for rank in range(1, int(last.max())))
+    elif last.max(initial=0) > 1:
+        yield from _inner_ranks(model, grid)
+    yield last
 
 
 def _inner_ranks(model: ModelSpec, grid: Grid) -> list[Column]:
@@ -140,7 +146,7 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
     virtual, depth = size * count, model.num_hidden_layers
     base, extra = depth // virtual, depth % virtual
     first_extra = extra > virtual - 2
-    v_shaped = np.isin(grid.pipeline_schedule, _V_CODES).astype(np.int64)
+    v_shaped = schedule_is(grid, *V_SCHEDULES).astype(np.int64)
     chunks = []
     for index in range(int(count.max(initial=1))):
         k = virtual_stage(rank, index, size, v_shaped=v_shaped)

@@ -42,7 +42,7 @@ from costmodel.frequency import is_wrapped, reduces_every_micro_batch
 from costmodel.layer_kinds import layer_kinds
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.setting import Setting
-from costmodel.shard_sizes import Cut, Sizes, model_sizes, tensors_sizes
+from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes, tensors_sizes
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT
 from costmodel.step import holds_tied_copy
@@ -196,13 +196,17 @@ class _Rank:
     def _sizes_cut(self) -> Cut:
         return Cut(self.setting.grid.tensor_parallel_size, self.setting.grid.shard_group_size)
 
+    @cached_property
+    def _parts(self) -> ModelSizes:
+        return model_sizes(self.setting.problem.model, self.setting.problem.runtime, self._sizes_cut)
+
     def _cut(self, tensors: list[ParameterTensor]) -> Sizes:
         return tensors_sizes(tensors, self._sizes_cut)
 
     def sizes_of(self, stage: int) -> Sizes:
         """Elements of everything in a virtual stage."""
         model, contents = self.setting.problem.model, self.setting.contents
-        parts = model_sizes(model, self.setting.problem.runtime, self._sizes_cut)
+        parts = self._parts
         embedding, head = int(contents.embedding[stage]), int(contents.head[stage])
         layers = zip(parts.layers, contents.by_kind[0, stage], strict=True)
         held = [part.times(int(count)) for part, count in layers]
@@ -240,8 +244,7 @@ class _Rank:
         """Equation (6)."""
         if not (holds_tied_copy(self.setting) and self.setting.apart and self.rank in (0, self.setting.num_ranks - 1)):
             return []
-        model = self.setting.problem.model
-        table = model_sizes(model, self.setting.problem.runtime, self._sizes_cut).token_embedding
+        table = self._parts.token_embedding
         return [
             Call("pp", "all_reduce", 1, int(table.own[0]) * self.bytes_of("gradient"), self.setting.pipeline_group())
         ]

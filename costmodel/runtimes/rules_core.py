@@ -90,7 +90,7 @@ def everywhere(grid: Grid, value: bool) -> BoolColumn:
 
 def schedule_is(grid: Grid, *names: PipelineSchedule) -> BoolColumn:
     """Rows whose schedule is one of ``names``."""
-    return np.isin(grid.pipeline_schedule, [SCHEDULES.index(name) for name in names])
+    return np.array([name in names for name in SCHEDULES])[grid.pipeline_schedule]
 
 
 def schedule_of(grid: Grid, row: int) -> PipelineSchedule:
