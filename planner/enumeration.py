@@ -23,7 +23,7 @@ _NONE, _NAIVE = SCHEDULES.index("none"), SCHEDULES.index("naive")
 _LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
 _V_SHAPED = tuple(SCHEDULES.index(name) for name in V_SCHEDULES)
 # Searched unless stated otherwise; the others of a runtime join a space by --fix and --allow.
-DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b")
+DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 _MAX_MICRO_BATCH = 64
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
