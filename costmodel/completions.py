@@ -18,7 +18,7 @@ from costmodel.bounds import exact_ends
 from costmodel.compute import Column
 from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.layer_kinds import kind_of_layer, layers_of_kinds
-from costmodel.memory import layer_bytes, rank_device_bytes
+from costmodel.memory import RankBytes
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
 from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem, StageContents, prepare
@@ -73,37 +73,48 @@ def completion_seconds(problem: Problem, grid: Grid, stages: StageColumns) -> Co
 
 def completion_bytes(problem: Problem, grid: Grid, stages: StageColumns) -> Matrix:
     """Bytes that a device of every pipeline rank needs [n, p], equation (4) of memory.py."""
-    padded, rows, ranks = _padded(problem, grid), len(grid), int(grid.pipeline_parallel_size[0])
-    row, rank = np.repeat(np.arange(rows), ranks), np.tile(np.arange(ranks), rows)
-    whole = grid.take(row)
-    held = _held(grid)[rank]
-    chunks = tuple(_chunk(padded.model, whole, stages, row, held[:, chunk]) for chunk in range(held.shape[1]))
-    needed = rank_device_bytes(
-        padded.model, padded.cluster.device, padded.training, padded.runtime, whole, RankContents(rank, chunks)
-    )
-    return np.asarray(needed.reshape(rows, ranks))
+    return CompletionBytes(problem, grid).of(stages)
 
 
-def saved_bytes(problem: Problem, grid: Grid) -> tuple[Matrix, Matrix]:
-    """The most that a further recomputed layer of every virtual stage saves on its device [n, V], and what the first one may save
-    besides: the stage's input, which it keeps in any case where it was received.
+class CompletionBytes:
+    """`completion_bytes` of the same candidates with one set of stages after the other."""
 
-    What its layers keep, times the micro-batches in flight: the bytes of a rank are the largest of sums over what is kept at some
-    instant, so they fall by no more. No meaning where a backward is split.
-    """
-    padded, runtime, held = _padded(problem, grid), problem.runtime, _held(grid)
-    none = np.zeros_like(grid.recompute)
-    layers = layer_bytes(padded.model, padded.training, runtime, padded.cluster.device, grid)
-    saved = np.max([layer.kept_under(none) - layer.kept_under(grid.recompute) for layer in layers], axis=0)
-    in_flight_counts = np.empty((len(grid), held.size), dtype=np.int64)
-    for rank, stages in enumerate(held):
-        total = in_flight(grid, np.full(len(grid), rank))
-        for chunk, stage in enumerate(stages):
-            in_flight_counts[:, stage] = in_flight_of_chunk(grid, total, chunk)
-    factor = runtime.memory_margin * (1.0 if padded.cluster.device.kind == "cpu" else runtime.reserved_over_allocated)
-    received = np.max([layer.layer_input for layer in layers], axis=0)[:, None] * in_flight_counts * factor
-    received[:, 0] = 0.0
-    return np.asarray(saved[:, None] * in_flight_counts * factor), received
+    def __init__(self, problem: Problem, grid: Grid) -> None:
+        self._model, self._grid = _padded(problem, grid).model, grid
+        self._held, rows = _held(grid), len(grid)
+        self._row, self._rank = np.repeat(np.arange(rows), len(self._held)), np.tile(np.arange(len(self._held)), rows)
+        self._whole = grid.take(self._row)
+        self._runtime, self._device = problem.runtime, problem.cluster.device
+        self._bytes = RankBytes(self._model, self._device, problem.training, problem.runtime, self._whole)
+
+    def of(self, stages: StageColumns) -> Matrix:
+        """Bytes of every pipeline rank [n, p]."""
+        held = self._held[self._rank]
+        chunks = (_chunk(self._model, self._whole, stages, self._row, held[:, chunk]) for chunk in range(held.shape[1]))
+        needed = self._bytes.of(RankContents(self._rank, tuple(chunks)))
+        return np.asarray(needed.reshape(len(self._grid), -1))
+
+    def saved(self) -> tuple[Matrix, Matrix]:
+        """The most that a further recomputed layer of every virtual stage saves on its device [n, V], and what the first one may
+        save besides: the stage's input, which it keeps in any case where it was received.
+
+        What its layers keep, times the micro-batches in flight: the bytes of a rank are the largest of sums over what is kept at
+        some instant, so they fall by no more. No meaning where a backward is split.
+        """
+        grid, ranks = self._grid, len(self._held)
+        again, layers = self._whole.recompute, self._bytes.layers
+        kept = np.max([layer.kept_under(np.zeros_like(again)) - layer.kept_under(again) for layer in layers], axis=0)
+        received = np.max([layer.layer_input for layer in layers], axis=0)
+        running = np.empty((len(grid), self._held.size), dtype=np.int64)
+        for rank, stages in enumerate(self._held):
+            total = in_flight(grid, np.full(len(grid), rank))
+            for chunk, stage in enumerate(stages):
+                running[:, stage] = in_flight_of_chunk(grid, total, chunk)
+        reserved = 1.0 if self._device.kind == "cpu" else self._runtime.reserved_over_allocated
+        many = running * self._runtime.memory_margin * reserved
+        first = received[::ranks, None] * many
+        first[:, 0] = 0.0
+        return np.asarray(kept[::ranks, None] * many), first
 
 
 def tables_of(problem: Problem, grid: Grid) -> IntMatrix:

@@ -132,15 +132,8 @@ def _rank_peaks(memory: RankMemory) -> Column:
     return np.asarray(reduce(np.maximum, sums) + memory.pooled)
 
 
-def rank_device_bytes(
-    model: ModelSpec,
-    device: DeviceSpec,
-    training: TrainingSpec,
-    runtime: RuntimeProfile,
-    grid: Grid,
-    contents: RankContents,
-) -> NDArray[np.float64]:
-    """Equation (4) if the rank of every row, with these contents, is the fullest; float64 [rows].
+class RankBytes:
+    """Equation (4) of grids whose ranks hold what their caller says; what the rows share is computed once.
 
     Args:
         model: with the table that the rows' tensor-parallel size needs (vocabulary.py).
@@ -148,18 +141,24 @@ def rank_device_bytes(
         training: batch, sequence, precision, optimizer.
         runtime: the training framework.
         grid: candidates.
-        contents: one pipeline rank per row and its chunks.
     """
-    inputs_of, rank_memory = _memory_model(runtime)
-    peaks = _rank_peaks(rank_memory(inputs_of(model, training, runtime, device, grid), contents))
-    return _device(_reserved(peaks, runtime, device), runtime, device).astype(np.float64)
 
+    def __init__(
+        self, model: ModelSpec, device: DeviceSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    ) -> None:
+        inputs_of, self._rank_memory = _memory_model(runtime)
+        self._inputs = inputs_of(model, training, runtime, device, grid)
+        self._device, self._runtime = device, runtime
 
-def layer_bytes(
-    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
-) -> tuple[LayerBytes, ...]:
-    """Activations of one layer of every group and one micro-batch, as `rank_device_bytes` counts them; same arguments."""
-    return _memory_model(runtime)[0](model, training, runtime, device, grid).layers
+    @property
+    def layers(self) -> tuple[LayerBytes, ...]:
+        """Activations of one layer of every kind and one micro-batch."""
+        return self._inputs.layers
+
+    def of(self, contents: RankContents) -> NDArray[np.float64]:
+        """Bytes if the rank of every row, with these contents, is the fullest; float64 [rows]."""
+        peaks = _rank_peaks(self._rank_memory(self._inputs, contents))
+        return _device(_reserved(peaks, self._runtime, self._device), self._runtime, self._device).astype(np.float64)
 
 
 def host_memory_bytes(plan: Plan) -> int:

@@ -21,7 +21,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.completions import StageColumns, completion_bytes, completion_seconds, tables_of
+from costmodel.completions import (
+    CompletionBytes,
+    StageColumns,
+    completion_bytes,
+    completion_seconds,
+    tables_of,
+)
 from costmodel.layer_kinds import layer_kinds
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.layer_split import even_split
@@ -249,12 +255,9 @@ class Completer:
         layers = np.broadcast_to(np.array(even_split(depth, ranks)), (len(grid), ranks))
         last = np.minimum(np.maximum(2, layers), depth - 1)
         recomputes = (grid.recompute > 0)[:, None]
+        price = CompletionBytes(self._problem, grid)
         before, needed = (
-            completion_bytes(
-                self._problem,
-                grid,
-                StageColumns(starts=np.zeros_like(count), layers=count, recomputed=np.where(recomputes, count, 0)),
-            )
+            price.of(StageColumns(starts=np.zeros_like(count), layers=count, recomputed=np.where(recomputes, count, 0)))
             for count in (last - 1, last)
         )
         room = np.floor(last + (self.capacity_bytes - needed) / np.maximum(1.0, needed - before))

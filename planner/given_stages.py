@@ -4,7 +4,7 @@ Stages of n candidates that share schedule, ranks, chunks and embedding table; p
 costmodel/memory.py depend on its recomputed layers n_k alone. M is the largest of sums of what is kept at some instant, plus
 what one recomputed layer makes again, so
 
-    (1) M(n) >= M(0) + W - sum of save_k n_k for any n but 0,   save_k of costmodel.completions.saved_bytes,
+    (1) M(n) >= M(0) + W - sum of save_k n_k for any n but 0,   save_k of `CompletionBytes.saved`,
         W = sum of the negative w_k, or, where none is, the least of w_k = M(one layer of k) - M(0) + save_k: a first layer may
         save more than others do, stage by stage, and what it makes again is there once
     (2) least(rank) = ceil((M(0) + W - capacity) / largest save_k) recomputed layers where M(0) is too much: no fewer fit
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bounds import bound_ends
-from costmodel.completions import StageColumns, completion_bytes, completion_times, saved_bytes
+from costmodel.completions import CompletionBytes, StageColumns, completion_times
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem
@@ -41,7 +41,8 @@ class GivenStages:
         self.capacity_bytes = capacity_bytes
         schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
         self.held = stages_of_ranks(schedule, int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0]))
-        self.saved, self._first = saved_bytes(problem, grid)
+        self._needed = CompletionBytes(problem, grid)
+        self.saved, self._first = self._needed.saved()
         self.plain: Matrix = self.bytes(np.zeros_like(layers))
 
     def columns(self, recomputed: IntArray) -> StageColumns:
@@ -50,7 +51,7 @@ class GivenStages:
 
     def bytes(self, recomputed: IntArray) -> Matrix:
         """M [n, p]."""
-        return completion_bytes(self.problem, self.grid, self.columns(recomputed))
+        return self._needed.of(self.columns(recomputed))
 
     def short(self, *, working_set: bool) -> Matrix:
         """M(0) + W - capacity where M(0) is too much, else 0 [n, p]; without ``working_set``, which takes a while, W is only what

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.completions import StageColumns, completion_bytes, completion_times
+from costmodel.completions import CompletionBytes, StageColumns, completion_times
 from costmodel.layer_kinds import kind_of_layer
 from costmodel.runtimes.grid import Grid
 from costmodel.setting import Problem
@@ -43,13 +43,13 @@ class Runs:
     of: IntArray
 
 
-def find_runs(model: ModelSpec, longest: int) -> Runs:
-    """All runs of up to ``longest`` layers."""
+def find_runs(model: ModelSpec, longest: int, shortest: int = 1) -> Runs:
+    """All runs of ``shortest`` to ``longest`` layers."""
     sequence = kind_of_layer(model, np.arange(model.num_hidden_layers)).tolist()
     depth, of = len(sequence), np.full((longest, len(sequence)), -1, dtype=np.int64)
     known: dict[tuple[int, ...], int] = {}
     starts, lengths = [], []
-    for length in range(1, longest + 1):
+    for length in range(shortest, longest + 1):
         for start in range(depth - length + 1):
             run = tuple(sequence[start : start + length])
             if run not in known:
@@ -136,7 +136,8 @@ def _all_runs(problem: Problem, grid: Grid, window: float) -> tuple[Runs, StepTi
     most = depth - ranks + 1
     longest = min(most, int(np.ceil((1 + window) * -(-depth // ranks))) + 1)
     while True:
-        runs = find_runs(problem.model, longest)
+        # A stage has at least what is left when all others are as long as they may be.
+        runs = find_runs(problem.model, longest, max(1, depth - (ranks - 1) * longest))
         times = _times(problem, grid, runs, None)
         inside = _window(runs, _passes(times, len(grid)), window)
         if longest == most or not inside[:, runs.length == longest].any():
@@ -162,7 +163,8 @@ def steps(runs: Runs) -> Iterator[tuple[int, IntArray, IntArray]]:
     """Length, first layers where a run of it may start, and which runs these are."""
     for index, row in enumerate(runs.of):
         first = np.flatnonzero(row >= 0)
-        yield index + 1, first, row[first]
+        if len(first):
+            yield index + 1, first, row[first]
 
 
 def _fewest(
@@ -173,8 +175,10 @@ def _fewest(
     repeated = grid.take(np.repeat(np.arange(len(grid)), len(runs.length)))
     length = np.broadcast_to(runs.length[None, :, None], (len(grid), len(runs.length), ranks))
 
+    price = CompletionBytes(problem, repeated)
+
     def fits(recomputed: IntArray) -> Allowed:
-        needed = completion_bytes(problem, repeated, _columns(runs, recomputed, ranks))
+        needed = price.of(_columns(runs, recomputed, ranks))
         return np.asarray(needed.reshape(recomputed.shape) <= capacity_bytes)
 
     most = length if isinstance(counts, str) else np.minimum(length, counts)

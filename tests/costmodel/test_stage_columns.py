@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.build import build_plan
-from costmodel.completions import StageColumns, completion_bytes, completion_seconds, saved_bytes
+from costmodel.completions import CompletionBytes, StageColumns, completion_bytes, completion_seconds
 from costmodel.estimate import estimate
 from costmodel.runtimes.grid import Grid
 from costmodel.setting import Problem
@@ -70,7 +70,7 @@ def test_no_recomputed_layer_saves_more_than_is_said(schedule: str, chunks: int)
     )  # fmt: skip
     one = Grid.from_parallel(parallel, "full")
     layers = np.full((1, 4 * chunks), 8 // chunks, dtype=np.int64)
-    (saved, first), closest = (column[0] for column in saved_bytes(problem, one)), 0.0
+    (saved, first), closest = (column[0] for column in CompletionBytes(problem, one).saved()), 0.0
     for stage in range(4 * chunks):
         for count in range(layers[0, stage]):
             counts = np.zeros_like(layers)
