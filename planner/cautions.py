@@ -14,6 +14,7 @@ from planner.axes import AXES
 from planner.evaluation import Search, estimate_of
 from planner.figures import Explanation, Telling
 from planner.space import Space
+from planner.summary import summarize
 
 BORDERLINE_FRACTION = 0.92
 BUBBLE_FRACTION = 0.20
@@ -69,13 +70,14 @@ def _safer(best: Plan, found: Search) -> SaferPlan | None:
     limit = BORDERLINE_FRACTION * estimate.memory_capacity_bytes
     if estimate.peak_memory_bytes.device <= limit:
         return None
-    row = found.fastest(found.candidates.needed_bytes <= limit, budget=_NODES)
+    lean = found.below(limit, budget=_NODES)
+    row = lean.fastest()
     if row is None:
         return None
     return SaferPlan(
-        plan_summary=found.candidates.summary(row),
-        step_time_seconds=found.seconds(row),
-        needed_bytes=int(found.candidates.needed_bytes[row]),
+        plan_summary=summarize(lean.plan(row)),
+        step_time_seconds=lean.seconds(row),
+        needed_bytes=int(lean.needed_bytes[row]),
     )
 
 

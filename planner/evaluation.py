@@ -7,7 +7,7 @@ those with as many micro-batches share the graph of the longest path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,6 +231,10 @@ class Search:
                 update={"estimate": estimate(plan, context.runtime, memory_limit=context.memory_limit)}
             )
         return self.plans[row]
+
+    def below(self, capacity_bytes: float, *, budget: int) -> Search:
+        """The same candidates on devices with less memory: what fits there has completions of its own."""
+        return Search(self.candidates, replace(self.completer, capacity_bytes=capacity_bytes), budget)
 
     def open_rows(self) -> Index:
         """Rows that may fit, were not refined and whose bound does not exclude them."""

@@ -118,6 +118,13 @@ def test_the_safer_plan_is_stored_and_stays_below_the_limit() -> None:
     assert answer.safer is not None
     assert answer.safer.needed_bytes <= BORDERLINE_FRACTION * int(5.2 * GIB)
     assert answer.safer.step_time_seconds >= answer.certificate.upper_seconds
+    # It is what the search finds on devices with that much memory, with the stages and recomputation that fit there.
+    lean = recommend(
+        plan_space(model=LARGE, cluster=make_cluster(memory_bytes=int(BORDERLINE_FRACTION * int(5.2 * GIB))))
+    )
+    assert lean.best.estimate is not None
+    assert answer.safer.step_time_seconds == pytest.approx(lean.best.estimate.step_time_seconds.value, rel=1e-9)
+    assert answer.safer.needed_bytes == lean.best.estimate.peak_memory_bytes.device
     assert recommend(plan_space(model=LARGE)).safer is None
 
 
