@@ -201,8 +201,8 @@ def test_runtime_chooses_and_names_stacks(tmp_path: Path) -> None:
         meshwright.calibrate(mixed)
     assert meshwright.calibrate(mixed, runtime="nemo").site.runtime == "nemo"
     nameless = write(tmp_path / "own.jsonl", vary(runtime="our-own-stack"))
-    runs, _ = gather_runs([nameless], runtime="torchtitan")
-    assert runs[0].runtime.name == "torchtitan"
+    runs, _ = gather_runs([nameless], runtime="nemo")
+    assert runs[0].runtime.name == "nemo"
     with pytest.raises(InputError, match="unknown runtime 'colossal'"):
         meshwright.calibrate(mixed, runtime="colossal")
 
