@@ -7,6 +7,14 @@ class UnsupportedRunError(Exception):
     """The run uses something that the cost model does not know; the message is the reason."""
 
 
+class BrokenRuleError(UnsupportedRunError):
+    """The run breaks a rule of `costmodel.runtimes.rules`, named ``rule``."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
 class UnknownAcceleratorError(UnsupportedRunError):
     """There is no profile of the run's accelerator."""
 

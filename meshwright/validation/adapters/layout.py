@@ -17,7 +17,7 @@ from costmodel.vocabulary import padded_model
 from hardware_profiles.types import ClusterSpec
 from meshwright.validation.adapters import words
 from meshwright.validation.adapters.dimensions import build_model_spec
-from meshwright.validation.adapters.errors import UnsupportedRunError
+from meshwright.validation.adapters.errors import BrokenRuleError, UnsupportedRunError
 from meshwright.validation.adapters.frameworks import FRAMEWORKS, framework_of
 from meshwright.validation.adapters.hardware import build_cluster
 from meshwright.validation.adapters.kernels import with_kernels
@@ -38,6 +38,7 @@ def adapt(row: RunRow) -> AdaptedRun:
 
     Raises:
         UnknownAcceleratorError: when there is no profile of its accelerator.
+        BrokenRuleError: when its layout breaks a rule.
         UnsupportedRunError: when the cost model lacks something the run uses, or the row something the plan needs.
     """
     cluster = build_cluster(row.hardware)
@@ -161,4 +162,4 @@ def _check_rules(plan: Plan, runtime: RuntimeProfile, *, borrowed: bool) -> None
     """Every rule of plans; what a profile supports says nothing about a framework that only borrows it."""
     for broken in check(plan, runtime):
         if not (borrowed and (broken.rule.startswith("runtime_") or broken.rule == "full_pipeline")):
-            raise UnsupportedRunError(broken.message)
+            raise BrokenRuleError(broken.rule, broken.message)
