@@ -42,7 +42,7 @@ NOT_INTERLEAVED = ("--allow", "pipeline_schedule=none,naive,gpipe,1f1b")
 DEVICES = (8, 64, 512, 4096, 32768, 65536)
 LAYERS = (12, 24, 48, 64, 96, 128)
 _MIB = 2**20
-_COMMAND = "from meshwright.cli.app import main; main()"
+_COMMAND = "from meshwright.cli.app import main; raise SystemExit(main())"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""Published layouts beside the plans found: what is outside of the space is named, what is inside is never beaten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.published_plans import Answer, Judge, best_of, missing, rows_that_ran
+from meshwright.validation.adapters.layout import adapt
+from planner.space import declare_space
+
+ROWS = {row.id: row for row in rows_that_ran()}
+
+
+def test_rows_out_of_memory_and_mixtures_of_experts_are_left_out() -> None:
+    assert len(ROWS) > 600
+    assert not any(row.measured.oom or row.model.moe for row in ROWS.values())
+
+
+def test_the_plan_found_is_not_slower_than_a_layout_of_its_space() -> None:
+    verdict = Judge().verdict(ROWS["amp-homogeneous-04-tp1pp8dp2mb1"])
+    assert verdict.outcome == "at least as fast"
+    assert verdict.found_seconds is not None
+    assert verdict.own_seconds is not None
+    assert verdict.found_seconds <= verdict.own_seconds * (1 + 1e-9)
+
+
+def test_a_layout_that_breaks_a_rule_is_listed_with_it() -> None:
+    verdict = Judge().verdict(ROWS["bloom-prequel-034-187B-tp8pp10dp4mbs1gbs2048"])
+    assert verdict.outcome == "breaks a rule"
+    assert verdict.why.startswith("tensor_parallel_divides_num_attention_heads: ")
+
+
+def test_what_the_model_does_not_have_is_not_predicted() -> None:
+    verdict = Judge().verdict(ROWS["stas-zero3-offload-8b-H200-s8k"])
+    assert (verdict.outcome, verdict.found_seconds) == ("not predicted", None)
+
+
+def test_what_does_not_fit_is_said_with_its_memory() -> None:
+    verdict = Judge().verdict(ROWS["amp-homogeneous-09-tp1pp2dp8mb4"])
+    assert verdict.outcome == "does not fit"
+    assert "GiB of 14.6 GiB" in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("titan-8b-fsdp1-cp8-s262144", "context_parallel_size 8"),
+        ("mosaic-138-125m-s512-a100_80gbx8-amp_bf16", "micro_batch_size 128"),
+        ("amp-homogeneous-04-tp1pp8dp2mb1", ""),
+    ],
+)
+def test_what_a_space_lacks_is_named(name: str, lacks: str) -> None:
+    run = adapt(ROWS[name])
+    plan = run.plan
+    found = missing(plan, declare_space(plan.model, plan.cluster, plan.training, run.runtime))
+    assert found.startswith(lacks)
+    assert bool(found) == bool(lacks)
+
+
+def test_a_search_that_misses_a_layout_of_its_space_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = adapt(ROWS["amp-homogeneous-04-tp1pp8dp2mb1"])
+    slow: Answer = replace(best_of(run), seconds=1e6)
+    monkeypatch.setattr(Judge, "answer", lambda self, run: slow)
+    verdict = Judge().verdict(ROWS["amp-homogeneous-04-tp1pp8dp2mb1"])
+    assert (verdict.outcome, verdict.why) == ("slower", "")
