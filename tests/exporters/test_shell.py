@@ -1,0 +1,75 @@
+"""Launch scripts are read as a shell reads them; where that can be checked, bash itself is asked."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from costmodel.specs import InputError
+from meshwright.exporters.shell import read_commands, unresolved
+
+SCRIPTS = {
+    "flags over several lines": "run --a 1 \\\n    --b 2\n",
+    "a comment ends a line": "run --a 1 # --b 2\nrun --c 3\n",
+    "a variable": "TP=8\nrun --tp $TP --name \"it is $TP\" --raw '$TP'\n",
+    "a default": 'run --tp ${TP:-4} --other "${OTHER:-$((2 + 3))}"\n',
+    "an array": 'ARGS=(\n    --a 1 # first\n    --b "two words"\n)\nARGS+=(--c)\nrun "${ARGS[@]}" last\n',
+    "an empty array": 'ARGS=()\nrun "${ARGS[@]}" last\n',
+    "a string of flags": 'ARGS="--a 1 --b 2"\nrun $ARGS\n',
+    "arithmetic": "N=4\nG=8\nrun --world $((N * G)) --half $((N*G/2))\n",
+    "quotes inside a word": "run --a='x y'\"z\"\\ end\n",
+    "an empty word": 'run --name ""\n',
+    "a condition": "N=1\nif [ $N -eq 1 ]; then run --one; fi\n",
+    "one after the other": "A=1 && run --a $A; run --b\n",
+    "a joined word": "run --lr 3e-\\\n4\n",
+}
+
+
+def of_bash(script: str) -> list[list[str]]:
+    """The words that bash gives to every command called run."""
+    spy = 'run() { for word in "$@"; do printf "%s\\0" "$word"; done; printf "\\n"; }\n'
+    done = subprocess.run(["bash", "-c", spy + script], capture_output=True, text=True, check=True, env={})
+    return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_sees_the_same_words(name: str) -> None:
+    assert shutil.which("bash")
+    read = [words[1:] for words in read_commands(SCRIPTS[name]) if words[0] == "run"]
+    assert read == of_bash(SCRIPTS[name])
+    assert read
+
+
+def test_what_only_a_running_shell_knows_stays_as_it_is_written() -> None:
+    (command,) = read_commands('run --host "$(hostname)" --rank $SLURM_PROCID --world $((N * 2)) --all "$@"')
+    assert command == [
+        "run",
+        "--host",
+        "$(hostname)",
+        "--rank",
+        "$SLURM_PROCID",
+        "--world",
+        "$((N * 2))",
+        "--all",
+        "$@",
+    ]
+    assert [unresolved(word) for word in command[1:]] == [False, True] * 4
+
+
+def test_both_sides_of_a_condition_are_read() -> None:
+    script = 'if [ "$N" -eq 1 ]; then\n    A=(--one)\nelse\n    A+=(--more)\nfi\nexec run "${A[@]}"\n'
+    assert read_commands(script)[-1] == ["run", "--one", "--more"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("run 'a", "line 1 of the script opens ', which"),
+        ('\nA="b', "line 2"),
+        ("A=(b", r"opens \("),
+        ("run ${A", "opens {"),
+    ],
+)
+def test_what_is_never_closed(script: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_commands(script)
