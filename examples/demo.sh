@@ -22,7 +22,7 @@ say "2. Which plan trains llama-3-70b fastest on 8 nodes of 8 H100, and why?"
 show meshwright plan --model llama-3-70b --cluster 8x8xH100-SXM --global-batch-size 1024 --sequence-length 8192 \
     --tokens 15e12 -o "$OUTPUT/llama-3-70b.json"
 show meshwright explain "$OUTPUT/llama-3-70b.json"
-show meshwright export "$OUTPUT/llama-3-70b.json" --to torchrun -o "$OUTPUT/llama-3-70b.sh"
+show meshwright export "$OUTPUT/llama-3-70b.json" --to torchrun -o "$OUTPUT/llama-3-70b-launch"
 
 say "3. A small llama on this machine: plan it, and train it with the plan"
 small=(--model llama-tiny-demo --cluster "$OUTPUT/cpu.yaml" --global-batch-size 32 --sequence-length 128)

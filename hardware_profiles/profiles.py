@@ -100,6 +100,11 @@ def load_network(name: str) -> NetworkSpec:
     return _load("network", name, NetworkSpec)
 
 
+def find_network(link_name: str) -> NetworkSpec | None:
+    """The network profile whose link has that name, or None: a cluster keeps the link alone."""
+    return next((found for name in list_networks() if (found := load_network(name)).link.name == link_name), None)
+
+
 def default_nodes(device: str) -> tuple[str, ...]:
     """Node profiles that a device is sold in, smallest first; the first that is large enough is the default."""
     return tuple(_read("device", device)["nodes"])

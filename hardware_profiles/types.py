@@ -165,9 +165,13 @@ class NodeSpec(Spec):
 
 
 class NetworkSpec(Spec):
-    """The link of one NIC port into the network between nodes."""
+    """The link of one NIC port into the network between nodes.
+
+    ``environment``: variables that NCCL over this network wants to find, name -> value.
+    """
 
     name: str
     description: str
     link: LinkSpec
+    environment: dict[str, int | str] = Field(default={})
     sources: dict[str, str] = Field(default={})

@@ -116,15 +116,15 @@ def explain_miss(plan: Plan) -> Infeasible:
     runtime = runtime_of(plan)
     context = (plan.model, plan.cluster, plan.training, runtime)
     if plan.parallel.context_parallel_size == 1:  # the planner's spaces hold no other
-        space = declare_space(*context, fix=_as_fixed(plan), memory_limit=plan.estimate.memory_limit)
+        space = declare_space(*context, fix=as_fixed(plan), memory_limit=plan.estimate.memory_limit)
         answer = search(*context, space, top=1)
         if isinstance(answer, Infeasible):
             return answer
     return Infeasible(rejections=(), nearest_miss=_own_miss(plan, plan.estimate), space=())
 
 
-def _as_fixed(plan: Plan) -> dict[str, str]:
-    """The plan as a space of one candidate, in the words of ``--fix``."""
+def as_fixed(plan: Plan) -> dict[str, str]:
+    """The plan as a space of one candidate, axis -> value in the words of ``--fix``."""
     from costmodel.runtimes.grid import Grid
     from planner.axes import AXES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +13,26 @@ from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
 from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import answer_console, print_json, print_notice, print_warnings
 
+_MAY_BE_OPEN = ("global_batch_size", "sequence_length", "precision", "optimizer", "attention", "loss_chunks")
 _INPUTS = ("model", "cluster", "global_batch_size", "sequence_length")
 # What may stand beside a plan file; everything else belongs to a plan that is stated size by size.
 _BESIDE_FILE = {
-    "plan", "ignore_memory", "accept_edits", "tokens", "site", "as_json", "output", "force",
-    "max_memory_fraction", "reserve_memory",
+    "plan",
+    "ignore_memory",
+    "accept_edits",
+    "tokens",
+    "site",
+    "as_json",
+    "output",
+    "force",
+    "max_memory_fraction",
+    "reserve_memory",
+    "improve",
+}
+# What may stand beside a config of another framework: its layout is its own.
+_BESIDE_CONFIG = (_BESIDE_FILE - {"plan", "accept_edits"}) | {
+    "source", "file_format", "model", "cluster", "global_batch_size", "sequence_length", "runtime", "precision", "optimizer",
+    "attention", "loss_chunks",
 }  # fmt: skip
 
 
@@ -28,6 +44,17 @@ def register(app: typer.Typer) -> None:
 def estimate(
     context: typer.Context,
     plan: options.OptionalPlanFile = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", readable=False, help="A launch script or config of another framework."),
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        options.text("--format", "Of that file; default: found out. A wrong name lists all.", metavar="TARGET"),
+    ] = None,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Also show the best plan of the same runtime, and how it differs.")
+    ] = False,
     model: options.OptionalModel = None,
     cluster: options.OptionalCluster = None,
     global_batch_size: options.OptionalGlobalBatchSize = None,
@@ -65,7 +92,7 @@ def estimate(
     output: options.Output = None,
     force: options.Force = False,
 ) -> None:
-    """Predict one plan: a plan file, or the inputs of `plan` with explicit sizes.
+    """Predict one plan: a plan file, a config of another framework, or the inputs of `plan` with explicit sizes.
 
     Exit code 3: the plan does not fit; what is missing is shown (0 with --ignore-memory).
     """
@@ -93,7 +120,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
         parse_tokens(values["tokens"])
     if values["output"] is not None:
         check_output(values["output"], force=values["force"], suffixes=DOCUMENT_SUFFIXES)
-        refuse_inputs(values["output"], (values[name] for name in ("plan", "model", "cluster", "site")))
+        refuse_inputs(values["output"], (values[name] for name in ("plan", "source", "model", "cluster", "site")))
     unpriced = with_site(_stated_plan(values, stated, command=command), values["site"])
     stated_limit = {name: values[name] for name in ("ignore_memory", "max_memory_fraction", "reserve_memory")}
     plan = with_estimate(unpriced, predict(unpriced, **stated_limit))
@@ -101,11 +128,15 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     print_warnings((*notices(plan), *network_caution(plan), *site_warnings(plan)))
     if not plan.estimate.fits and not values["ignore_memory"]:
         _show_miss(explain_miss(plan), as_json=values["as_json"])
+        if values["improve"]:
+            _improve(plan, as_json=values["as_json"])
         raise typer.Exit(NO_FEASIBLE_PLAN)
     if values["output"] is not None:
         save_plan(plan, values["output"], force=values["force"])
         print_notice(f"wrote the plan with its estimate to {values['output']}")
     _show(plan, values)
+    if values["improve"]:
+        _improve(plan, as_json=values["as_json"])
 
 
 def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> Plan:
@@ -113,6 +144,10 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
     from meshwright.planning import make_plan
     from planner.axes import parse_layers
 
+    if values["source"] is not None:
+        return _imported_plan(values, stated, command=command)
+    if values["file_format"] is not None:
+        raise InputError("--format is for --from FILE; give the file, or leave out --format")
     if values["plan"] is not None:
         clash = next((name for name in stated if name not in _BESIDE_FILE), None)
         if clash is not None:
@@ -139,6 +174,37 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
         loss_chunks=values["loss_chunks"],
         command=command,
     )
+
+
+def _imported_plan(values: dict[str, Any], stated: list[str], *, command: str) -> Plan:
+    """The plan that a config of another framework describes."""
+    from meshwright.importing import import_plan, read_config
+
+    clash = next((name for name in stated if name not in _BESIDE_CONFIG), None)
+    if clash is not None:
+        raise InputError(f"a config has its own layout: leave out --{clash.replace('_', '-')}, or --from")
+    missing = [f"--{name}" for name in ("model", "cluster") if values[name] is None]
+    if missing:
+        raise InputError(f"--from needs the model and the cluster too; missing: {', '.join(missing)}")
+    read = read_config(values["source"], target=values["file_format"])
+    print_warnings(read.warnings)
+    if read.ignored:
+        print_notice(f"read as {read.target}; without effect on time and memory: {', '.join(read.ignored)}")
+    given = {name: values[name] for name in _MAY_BE_OPEN if name in stated}
+    runtime = values["runtime"] if "runtime" in stated else None
+    return import_plan(read, values["model"], values["cluster"], runtime=runtime, command=command, **given)
+
+
+def _improve(plan: Plan, *, as_json: bool) -> None:
+    """The best plan of the same problem, beside the given one; in JSON on stderr, as durations are."""
+    from meshwright.cli.render.improvement import render_improvement
+    from meshwright.improving import improve
+
+    found = improve(plan)
+    if as_json:
+        print_notice(found.answer.model_dump_json())
+    else:
+        render_improvement(answer_console(), found)
 
 
 def _show(plan: Plan, values: dict[str, Any]) -> None:

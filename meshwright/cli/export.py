@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from costmodel.specs import InputError, Rejection
+from costmodel.specs import InputError, Plan, Rejection
 from meshwright.cli import options
 from meshwright.cli.light_numpy import import_numpy
-from meshwright.cli.output import print_notice
+from meshwright.cli.output import print_notice, print_warnings
+
+if TYPE_CHECKING:
+    from meshwright.exporters import Exporter
 
 
 def register(app: typer.Typer) -> None:
@@ -20,19 +23,73 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
+    context: typer.Context,
     plan: options.PlanFile,
-    to: Annotated[str, typer.Option("--to", help="json, yaml, or torchrun (a bash script beside its plan file).")],
-    output: Annotated[Path, typer.Option("--output", "-o", readable=False, help="File to write.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="json, yaml; torchrun, megatron, or slurm around one of them; a wrong name lists all."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", readable=False, help="Folder to write into; for json and yaml the file.")
+    ],
+    launcher: Annotated[
+        str | None,
+        options.text(
+            "--launcher", "What a slurm job starts. Default: what the plan's runtime is started by.", metavar="TARGET"
+        ),
+    ] = None,
+    target_version: Annotated[
+        str | None,
+        options.text("--target-version", "Of the target, one of the tested ones. Default: the first.", metavar="V"),
+    ] = None,
     force: options.Force = False,
 ) -> None:
-    """Write a plan for another launcher."""
-    import_numpy()
-    from meshwright.exporting import export as write
+    """Write a plan for another launcher.
 
-    written = write(plan, to, output, force=force)
+    Exit code 2: the target cannot express the plan; the nearest one that it can is shown.
+    """
+    import_numpy()
+    from meshwright.exporters import find_exporter, losses_of
+    from meshwright.exporting import export_plan
+    from meshwright.plan_files import load_plan
+
+    if to != "slurm":  # a wrong name is told before the plan is read
+        find_exporter(to, launcher=launcher)
+    loaded = load_plan(plan)
+    exporter = find_exporter(to, launcher=launcher, runtime=loaded.runtime.name)
+    command = str(context.obj or "")
+    written = export_plan(
+        loaded, exporter, output, force=force, version=target_version, command=command, inputs=(plan,)
+    )
     if isinstance(written, Rejection):
-        raise InputError(f"{written.message}; {written.fix}")
+        raise InputError(_refusal(written, loaded, exporter))
+    print_warnings(f"{loss.field}: {loss.message}" for loss in losses_of(exporter, loaded))
     for path in written:
         print(path)
-    if to == "torchrun":
-        print_notice(f"start it with: bash {quote(str(written[0]))}")
+    if exporter.suffix is None:
+        print_notice(_start(exporter.name, written[0]))
+
+
+def _start(target: str, main: Path) -> str:
+    if target == "slurm":
+        return f"submit it with: cd {quote(str(main.parent))} && sbatch {quote(main.name)}"
+    return f"start it with: bash {quote(str(main))}"
+
+
+def _refusal(rejection: Rejection, plan: Plan, exporter: Exporter) -> str:
+    """Why not, and the nearest plan that the target can run."""
+    from meshwright import units
+    from meshwright.nearest import nearest_plan
+    from planner.evaluation import step_seconds
+    from planner.summary import summarize
+
+    text = f"{rejection.message}; {rejection.fix}"
+    nearest = nearest_plan(plan, exporter)
+    if nearest is None:
+        return text
+    return (
+        f"{text}; the nearest plan that it can run: {summarize(nearest.plan)}, "
+        f"step time {units.seconds(step_seconds(nearest.plan))}: {nearest.command}"
+    )

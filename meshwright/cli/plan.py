@@ -186,10 +186,10 @@ def _next_commands(answer: Recommendation, output: Path | None) -> list[str]:
     keep = [] if output else [f"{made_by or 'meshwright plan ...'} -o {file}"]
     if not _is_runnable(answer):
         return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to yaml -o plan.yaml"]
-    script = quote(str((output or Path("plan.json")).with_suffix(".sh")))
+    folder = quote(str((output or Path("plan.json")).with_suffix("")))
     return [
         *keep,
         f"meshwright explain {file}",
         f"meshwright run {file}",
-        f"meshwright export {file} --to torchrun -o {script}",
+        f"meshwright export {file} --to torchrun -o {folder}",
     ]

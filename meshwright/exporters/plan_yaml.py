@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from costmodel.specs import SCHEMA_VERSION, Plan
-from meshwright.exporters.base import ALL_FIELDS, Exporter
+from costmodel.specs import SCHEMA_VERSION
+from meshwright.exporters.base import ALL_FIELDS, Exporter, Job
 from meshwright.files import dump_document
 
 
-def _render(plan: Plan, name: str) -> dict[str, str]:
-    return {name: dump_document(plan.model_dump(mode="json"), suffix=".yaml")}
+def _render(job: Job) -> dict[str, str]:
+    return {job.name: dump_document(job.plan.model_dump(mode="json"), suffix=".yaml")}
 
 
 YAML = Exporter(

@@ -369,7 +369,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "edited reserved field": (["estimate", "edit_experts.json", "--accept-edits"], "experts: found 8; needed 0"),
     "plan inconsistent": (["estimate", "inconsistent.json"], "12"),
     # export
-    "unknown target": (["export", "plan.json", "--to", "slurm", "-o", "x.sh"], "torchrun"),
+    "unknown target": (["export", "plan.json", "--to", "slrum", "-o", "x"], "torchrun"),
     "export existing": (["export", "plan.json", "--to", "json", "-o", "taken.json"], "--force"),
     "export without a name": (["export", "plan.json", "--to", "json", "-o", ""], "is a folder"),
     "export into a device": (
@@ -379,8 +379,27 @@ CASES: dict[str, tuple[list[str], str]] = {
     "export into a pipe": (["export", "plan.json", "--to", "json", "-o", "pipe.json", "--force"], "a device or a pipe"),
     "export json as yaml": (["export", "plan.json", "--to", "json", "-o", "x.yaml"], "use --to yaml"),
     "export yaml as json": (["export", "plan.json", "--to", "yaml", "-o", "x.json"], "use --to json"),
-    "export beside existing": (["export", "plan.json", "--to", "torchrun", "-o", "no_config"], "folder"),
-    "megatron plan to torchrun": (["export", "megatron.json", "--to", "torchrun", "-o", "x.sh"], "--runtime torch"),
+    "export beside existing": (["export", "plan.json", "--to", "torchrun", "-o", "taken.json"], "is a file"),
+    "export with a launcher": (
+        ["export", "plan.json", "--to", "torchrun", "-o", "x", "--launcher", "torchrun"],
+        "--launcher is for --to slurm",
+    ),
+    "export for an untested version": (
+        ["export", "plan.json", "--to", "torchrun", "-o", "x", "--target-version", "torch 1"],
+        "was not tested with version torch 1; tested: torch 2.13.0",
+    ),
+    # estimate --from
+    "from without a model": (["estimate", "--from", "plan.json", "--cluster", "8xH100-SXM"], "missing: --model"),
+    "from beside a size": (
+        ["estimate", "--from", "x", "--model", "m", "--cluster", "c", "--zero-stage", "1"],
+        "leave out --zero-stage",
+    ),
+    "from nowhere": (
+        ["estimate", "--from", "nowhere", "--model", "llama-3-8b", "--cluster", "8xH100-SXM"],
+        "config file nowhere does not exist",
+    ),
+    "a format without a file": (["estimate", "plan.json", "--format", "megatron"], "--format is for --from FILE"),
+    "megatron plan to torchrun": (["export", "megatron.json", "--to", "torchrun", "-o", "x"], "--runtime torch"),
     # run
     "run no steps": (["run", "cpu.json", "--steps", "0"], "steps"),
     "run data missing": (["run", "cpu.json", "--data", "nowhere.txt"], "nowhere.txt"),

@@ -16,9 +16,8 @@ OUTPUT="${OUTPUT:-meshwright-output}"  # folder for observation.json
 # ----
 
 NUM_DEVICES=64
-if [ -z "$PLAN" ]; then
-    PLAN="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"/run.plan.json
-fi
+# shellcheck disable=SC2034 # not every script needs it
+HERE="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 fail() {
     echo "error: $1" >&2
     exit 2
@@ -31,13 +30,13 @@ whole NODE_RANK "$NODE_RANK" 0
 whole STEPS "$STEPS" 1
 [ $((NUM_DEVICES % NNODES)) -eq 0 ] || fail "$NUM_DEVICES devices cannot be shared by NNODES=$NNODES nodes equally"
 [ "$NODE_RANK" -lt "$NNODES" ] || fail "NODE_RANK is $NODE_RANK; needed at most $((NNODES - 1)) for NNODES=$NNODES"
+[ -n "$PLAN" ] || PLAN="$HERE"/launch.plan.json
 [ -f "$PLAN" ] || fail "the plan file $PLAN does not exist"
 [ -z "$DATA" ] || [ -f "$DATA" ] || fail "the text $DATA does not exist"
 [ ! -e "$OUTPUT" ] || [ -d "$OUTPUT" ] || fail "OUTPUT=$OUTPUT is a file; needed the name of a folder"
 [ ! -e "$OUTPUT/observation.json" ] || fail "$OUTPUT/observation.json exists already; choose another OUTPUT"
-command -v torchrun > /dev/null || fail "torchrun is not on the PATH; install meshwright[run] and activate its environment"
 NPROC_PER_NODE=$((NUM_DEVICES / NNODES))
-
+command -v torchrun > /dev/null || fail "torchrun is not on the PATH; install meshwright[run] and activate its environment"
 launch=(--nproc-per-node "$NPROC_PER_NODE")
 if [ "$NNODES" -eq 1 ]; then
     launch+=(--standalone)

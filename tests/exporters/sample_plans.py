@@ -1,0 +1,28 @@
+"""A plan that each target can express, made up with round numbers, and options of sbatch."""
+
+from __future__ import annotations
+
+from sample_documents import sample_plan
+
+from costmodel.specs import Plan
+from meshwright.exporters import EXPORTERS, TARGETS
+
+# Long options of sbatch, https://slurm.schedmd.com/sbatch.html, as far as a job of ours could use them.
+_OPTIONS = """
+    account array begin chdir comment constraint container cpu-bind cpus-per-gpu cpus-per-task dependency distribution error
+    exclude exclusive export gpu-bind gpus gpus-per-node gpus-per-task gres hint hold input job-name licenses mail-type
+    mail-user mem mem-per-cpu mem-per-gpu network no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node open-mode
+    output partition qos requeue reservation signal switches threads-per-core time time-min wait-all-nodes wckey
+"""
+SBATCH_OPTIONS = frozenset(_OPTIONS.split())
+
+
+def plan_for(target: str) -> Plan:
+    """A plan that the target takes."""
+    if target not in EXPORTERS:  # slurm, around the launcher of the plan's runtime
+        return sample_plan()
+    runtimes = EXPORTERS[target].runtimes
+    return sample_plan() if runtimes is None else sample_plan(runtime=runtimes[0])
+
+
+__all__ = ["SBATCH_OPTIONS", "TARGETS", "plan_for"]
