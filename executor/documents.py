@@ -23,8 +23,7 @@ def parse_documents(text: str, path: Path) -> Iterator[Document]:
         if not line.strip():
             continue
         try:
-            content = json.loads(line)
-            document = _document(content)
+            document = _document(_parse(line))
         except ValueError as error:
             raise InputError(
                 f"data {path}, line {number}: {error}; needed: a JSON object with a text, or with a list of token ids as tokens "
@@ -34,6 +33,13 @@ def parse_documents(text: str, path: Path) -> Iterator[Document]:
             yield document
 
 
+def _parse(line: str) -> object:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("lists or objects are nested too deeply") from None
+
+
 def _document(content: object) -> Document:
     if not isinstance(content, dict):
         raise ValueError(f"found {type(content).__name__}")
@@ -41,6 +47,10 @@ def _document(content: object) -> Document:
         if not isinstance(content["text"], str):
             raise ValueError(f"text is {type(content['text']).__name__}")
         text: str = content["text"]
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON can write one half of a character, UTF-8 cannot
+            raise ValueError(f"text holds {text[error.start]!r}, which is no character") from None
         return text
     for name in _ID_FIELDS:
         if name in content:

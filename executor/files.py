@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -40,7 +41,7 @@ def read_plan(path: Path) -> Plan:
 def write_atomically(path: Path, text: str) -> None:
     """Write a whole file or nothing; folders are made, an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".meshwright-{secrets.token_hex(8)}.tmp")  # a long name has no room for more
     try:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)

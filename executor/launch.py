@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from executor.cores import check_processes, threads_per_process
 from executor.endpoint import check_endpoint
 from executor.failures import load, root_cause, to_exception
 from executor.files import write_atomically
-from executor.outputs import Outputs
+from executor.outputs import Outputs, check_apart
 from executor.worker import JOIN_TIMEOUT_SECONDS, OBSERVATION_FILE
 
 _STOP_SECONDS = 10.0
@@ -98,8 +99,23 @@ def run(
         _start_and_wait(plan, arguments, nodes, folder)
         observation = Observation.model_validate_json((folder / OBSERVATION_FILE).read_text())
     if output_path is not None:
-        write_atomically(output_path, observation.model_dump_json(indent=2) + "\n")
+        write_observation(observation, output_path, force=force)
     return observation
+
+
+def write_observation(observation: Observation, output: Path, *, force: bool) -> None:
+    """Write it; whoever made the file meanwhile keeps it, and the training was not for nothing either.
+
+    Raises:
+        ExecutionError: when there is one (without ``force``); names the file beside it that holds the observation.
+    """
+    text = observation.model_dump_json(indent=2) + "\n"
+    if force or not os.path.lexists(output):
+        write_atomically(output, text)
+        return
+    beside = output.with_name(f"{output.stem[:100]}-{secrets.token_hex(4)}{output.suffix}")
+    write_atomically(beside, text)
+    raise ExecutionError(f"output {output} was made by somebody else during this run; its observation is in {beside}")
 
 
 def _check(
@@ -111,11 +127,12 @@ def _check(
         raise InputError(f"timeout_seconds is {nodes.timeout_seconds:g}; needed: at least 1")
     if output is not None and output.is_dir():
         raise InputError(f"output {output} is a folder; give the name of a file")
-    if output is not None and output.exists() and not force:
+    if output is not None and os.path.lexists(output) and not force:
         raise InputError(f"output {output} exists already; choose another name or pass --force to replace it")
     check_runnable(plan)
     _check_nodes(plan, nodes)
     _check_devices(plan, plan.num_devices_used // nodes.nnodes)
+    check_apart(outputs, output=output, data=data)
     outputs.check(plan, steps=steps)
     check_data(plan, data)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,32 @@ def outputs_of(options: argparse.Namespace, *, restarted: bool) -> Outputs:
     )
 
 
+def check_apart(outputs: Outputs, *, output: Path | None, **inputs: Path | None) -> None:
+    """Make sure that nothing is written where something else is, nor a model over what is read: ``force`` asks for neither.
+
+    Args:
+        outputs: the folders.
+        output: file for the observation.
+        inputs: files that the run reads, by their names.
+
+    Raises:
+        InputError: names both.
+    """
+    save_hf, checkpoint = ("save_hf", outputs.save_hf), ("checkpoint", outputs.checkpoint)
+    observation = ("output", output)
+    for (name, path), (other, place) in (
+        (observation, save_hf),
+        (save_hf, observation),
+        (checkpoint, observation),
+        (checkpoint, save_hf),
+        (save_hf, checkpoint),
+        *((each, save_hf) for each in inputs.items()),
+    ):
+        if path is not None and place is not None and path.resolve().is_relative_to(place.resolve()):
+            where = "the same place as" if path.resolve() == place.resolve() else "inside of"
+            raise InputError(f"{name} {path} is {where} {other} {place}; choose separate places")
+
+
 def check_model_folder(folder: Path, read: Iterable[str | None], *, force: bool) -> None:
     """Make sure that a model may be written into a folder.
 
@@ -127,8 +153,13 @@ def check_folder(name: str, folder: Path) -> None:
     Raises:
         InputError: when a file is in the way, or the folder or the first one above it that exists is not writable.
     """
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise InputError(f"{name} {folder} needs a folder, but {existing} is a file")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{name} {folder}: no permission to write in the folder {existing}")
+    try:
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise InputError(f"{name} {folder} needs a folder, but {existing} is a file")
+        with tempfile.TemporaryFile(dir=existing):  # asks the file system itself; leaves no trace
+            pass
+    except PermissionError:
+        raise InputError(f"{name} {folder}: no permission to write in the folder {existing}") from None
+    except OSError as error:
+        raise InputError(f"{name} {folder} cannot be written: {error.strerror or error}") from None

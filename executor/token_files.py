@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -53,8 +54,8 @@ def map_tokens(path: Path, *, vocab_size: int) -> Tokens:
 
 def _map_array(path: Path) -> Tokens:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError, SyntaxError, TokenError, OverflowError) as error:
         raise InputError(f"data {path} is not a numpy array of integers: {error}") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
         shape = " x ".join(str(extent) for extent in array.shape) or "no dim"
@@ -92,14 +93,14 @@ def _map_megatron(data: Path, index: Path) -> Tokens:
                 f"data {index} has version {version} and type code {code}; needed: version 1 and one of the integer codes "
                 f"{', '.join(str(known) for known in _MEGATRON_TYPES)}"
             )
+        if num_sequences == 0 or index.stat().st_size < _HEADER.size + (4 + 8) * num_sequences:
+            raise InputError(f"data {index} is cut short: it names {num_sequences} sequences and lacks their places")
         # The sequences lie one after the other, so the last one's end is the file's.
-        file.seek(_HEADER.size + 4 * max(num_sequences - 1, 0))
+        file.seek(_HEADER.size + 4 * (num_sequences - 1))
         last_length = file.read(4)
-        file.seek(_HEADER.size + 4 * num_sequences + 8 * max(num_sequences - 1, 0))
+        file.seek(_HEADER.size + 4 * num_sequences + 8 * (num_sequences - 1))
         last_offset = file.read(8)
     tokens = _map_plain(data, _MEGATRON_TYPES[code])
-    if num_sequences == 0 or len(last_offset) < 8:
-        raise InputError(f"data {index} is cut short: it names {num_sequences} sequences and lacks their places")
     needed = struct.unpack("<q", last_offset)[0] + struct.unpack("<i", last_length)[0] * tokens.itemsize
     if needed != tokens.nbytes:
         raise InputError(f"data {data} has {tokens.nbytes} bytes, but its index {index.name} speaks of {needed}")

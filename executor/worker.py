@@ -79,7 +79,7 @@ def work(options: argparse.Namespace) -> Observation:
     if options.steps < 1:
         raise InputError(f"steps is {options.steps}; needed: at least 1")
     output = options.output / OBSERVATION_FILE
-    if output.exists() and not options.force:
+    if os.path.lexists(output) and not options.force:
         raise InputError(f"{output} exists already; choose another folder or pass --force to replace it")
     check_runnable(plan)
     outputs = outputs_of(options, restarted=_attempt() > 0)

@@ -36,6 +36,7 @@ _NEEDED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "list_type": lambda _: "a list",
     "tuple_type": lambda _: "a list",
     "literal_error": lambda context: _one_of(str(context.get("expected", ""))),
+    "none_required": lambda _: "null",
     "enum": lambda context: _one_of(str(context.get("expected", ""))),
     "too_short": lambda context: f"at least {context.get('min_length')} item(s)",
     "too_long": lambda context: f"at most {context.get('max_length')} item(s)",
@@ -122,6 +123,7 @@ def _explain_one(problem: Mapping[str, Any], keys: list[str | int], model: type[
 
 def _one_of(expected: str) -> str:
     """``'a', 'b' or 'c'`` as ``one of 'a', 'b', 'c'``; a value that is the only one is just named."""
+    expected = expected.replace("None", "null")
     return f"one of {expected.replace(' or ', ', ')}" if " or " in expected else expected
 
 

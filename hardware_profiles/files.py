@@ -114,10 +114,10 @@ def write_text_atomically(path: Path, text: str, *, force: bool = False) -> None
         raise InputError(f"{show_path(path)} is a device or a pipe; needed the name of a file")
     if path.is_dir():
         raise InputError(f"{show_path(path)} is a directory; needed the name of a file")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise InputError(f"{show_path(path)} exists already; choose another name, or overwrite it with --force")
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".meshwright-")
     except OSError as error:
         raise InputError(f"cannot write {show_path(path)}: {error.strerror}") from error
     try:

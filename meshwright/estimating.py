@@ -36,7 +36,7 @@ def check_rules(plan: Plan, runtime: RuntimeProfile | None = None) -> None:
     broken = check(plan, runtime)
     if broken:
         fix = f"; {broken[0].fix}" if broken[0].fix else ""
-        more = f" (and {len(broken) - 1} more broken rules)" if len(broken) > 1 else ""
+        more = f" (and {len(broken) - 1} more broken rule{'s' * (len(broken) > 2)})" if len(broken) > 1 else ""
         raise InputError(f"{broken[0].message}{fix}{more}")
 
 

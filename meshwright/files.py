@@ -59,7 +59,7 @@ def check_output(path: str | Path, *, force: bool, suffixes: tuple[str, ...] = (
             raise InputError(f"output {path} is a folder; give the name of a file")
         if is_special(path):
             raise InputError(f"output {path} is a device or a pipe; give the name of a file")
-        if path.exists() and not force:
+        if os.path.lexists(path) and not force:  # a link to nothing, too, is somebody's
             raise InputError(f"output {path} exists already; choose another name or pass --force to replace it")
         if not path.parent.is_dir():
             raise InputError(f"output {path}: the folder {path.parent} does not exist; create it first")

@@ -77,11 +77,12 @@ def run(
         rdzv_endpoint=rdzv_endpoint,
         progress=progress,
         timeout_seconds=timeout,
-        outputs=_outputs(save_hf, save_hf_dtype, checkpoint, checkpoint_every, resume=resume, force=force),
+        outputs=_outputs(plan, save_hf, save_hf_dtype, checkpoint, checkpoint_every, resume=resume, force=force),
     )
 
 
 def _outputs(
+    plan: object,
     save_hf: str | Path | None,
     save_hf_dtype: str | None,
     checkpoint: str | Path | None,
@@ -90,9 +91,9 @@ def _outputs(
     resume: bool,
     force: bool,
 ) -> Outputs:
-    from executor.outputs import Outputs
+    from executor.outputs import Outputs, check_apart
 
-    return Outputs(
+    outputs = Outputs(
         save_hf=_optional_path("save_hf", save_hf),
         save_hf_dtype=save_hf_dtype,
         checkpoint=_optional_path("checkpoint", checkpoint),
@@ -100,6 +101,9 @@ def _outputs(
         resume=resume,
         force=force,
     )
+    if isinstance(plan, str | Path):
+        check_apart(outputs, output=None, plan=Path(plan))
+    return outputs
 
 
 def run_reference(

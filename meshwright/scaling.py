@@ -160,8 +160,8 @@ def _clusters(cluster: ClusterSpec, nodes: Iterable[int] | str | None) -> list[t
             shown = ", ".join(map(str, valid[:_MOST_SHOWN])) + ", ..." * (len(valid) > _MOST_SHOWN)
             shape = "" if count > cluster.num_nodes else " in whole units of its hierarchy"
             raise InputError(
-                f"nodes is {count}, but {cluster.name} has {cluster.num_nodes} nodes{shape}; valid: {shown} "
-                f"(up to {valid[-1]})"
+                f"nodes is {count}, but {cluster.name} has {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)}{shape}; "
+                f"valid: {shown}" + f" (up to {valid[-1]})" * (len(valid) > 1)
             )
         result.append((count, place))
     return result

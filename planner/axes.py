@@ -29,8 +29,12 @@ class Axis:
     neutral: int
 
 
+def _is_size(text: str) -> bool:
+    return bool(_WHOLE_NUMBER.fullmatch(text)) and 1 <= int(text) <= _MAX_SIZE
+
+
 def _parse_size(name: str, text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _MAX_SIZE:
+    if not _is_size(text):
         raise InputError(f"{name} is {show_value(text)}; needed a whole number from 1 to {_MAX_SIZE:,}")
     return int(text)
 
@@ -124,7 +128,11 @@ def parse_layers(text: str) -> tuple[int, ...]:
     Raises:
         InputError: when one is no positive whole number.
     """
-    return tuple(_parse_size("layers_per_stage", word) for word in text.split(","))
+    if not all(map(_is_size, text.split(","))):
+        raise InputError(
+            f"layers_per_stage is {show_value(text)}; needed whole numbers of at least 1, one for each stage, such as 10,12,12,10"
+        )
+    return tuple(map(int, text.split(",")))
 
 
 def parse_recompute(text: str) -> RecomputeSpec | tuple[RecomputeSpec, ...]:
@@ -141,5 +149,9 @@ def parse_recompute(text: str) -> RecomputeSpec | tuple[RecomputeSpec, ...]:
 
 def _parse_stage(word: str) -> RecomputeSpec:
     kind, colon, count = word.partition(":")
-    number = _parse_size("recompute", count) if colon else None
-    return RecomputeSpec(kind=RECOMPUTE_KINDS[AXES["recompute"].parse(kind)], num_layers=number)
+    if colon and not _is_size(count):
+        raise InputError(
+            f"recompute {show_value(word)} has {show_value(count)} as its number of layers; needed KIND:N with a whole number "
+            "of at least 1, such as full:2, or KIND alone for all layers of a stage"
+        )
+    return RecomputeSpec(kind=RECOMPUTE_KINDS[AXES["recompute"].parse(kind)], num_layers=int(count) if colon else None)

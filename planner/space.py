@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.runtimes.grid import Grid, IntColumn
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, IntColumn
 from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules
 from costmodel.specs import (
     AxisValues,
@@ -29,6 +29,8 @@ from planner.completion import Completer
 from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
 from planner.stage_table import WINDOW
 from planner.stated import check_num_devices, check_stated
+
+_NO_RECOMPUTATION = RECOMPUTE_KINDS.index("none")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,6 +168,10 @@ def _read_declared(
             example = {"layers_per_stage": "10,12,12,10", "recompute_layers": "all"}[name]
             raise InputError(f"{name} takes one value: use --fix {name}={example}")
         declared[name] = parse_values(name, words if isinstance(words, str) else ",".join(words), "allow")
+    if stages.whole is False and declared.get("recompute") == (_NO_RECOMPUTATION,):
+        raise InputError(
+            "recompute none leaves no layers for recompute_layers any; leave one of them out, or state recompute full"
+        )
     return declared, stages
 
 
@@ -175,7 +181,12 @@ def _read_stages(stages: _Stages, name: str, text: str) -> _Stages:
         if word not in ("all", "any"):
             raise InputError(f"recompute_layers is {text!r}; valid: all (layers of a stage), any (number of them)")
         return stages._replace(whole=word == "all")
-    return stages._replace(even=True) if word == "even" else stages._replace(layers=parse_layers(text))
+    if word == "even":
+        return stages._replace(even=True)
+    try:
+        return stages._replace(layers=parse_layers(text))
+    except InputError as error:
+        raise InputError(f"{error}, or the word even") from None
 
 
 def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid]:

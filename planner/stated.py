@@ -64,7 +64,8 @@ def _with_consequences(context: RuleContext, stated: Stated) -> dict[str, int]:
         known.setdefault("pipeline_parallel_size", 1)
     if context.layers_per_stage is not None:
         stages = len(context.layers_per_stage)
-        if known.get("pipeline_schedule", min(_CHUNKED)) not in _CHUNKED or stages == 1:
+        chunked = _CHUNKED & {SCHEDULES.index(name) for name in context.runtime.schedules}
+        if not chunked or known.get("pipeline_schedule", min(chunked)) not in chunked or stages == 1:
             known.setdefault("num_model_chunks", 1)
         if "pipeline_parallel_size" in known:
             known.setdefault("num_model_chunks", max(1, stages // known["pipeline_parallel_size"]))

@@ -82,14 +82,18 @@ def _check_recomputed_layers(plan: Plan) -> list[Rejection]:
         return []
     stage = plan.stages[wrong[0]]
     found, layers = stage.recompute.num_layers or 0, stage.num_layers
-    needs = "no number with recompute none" if stage.recompute.kind == "none" else f"at most {layers}"
+    place = f"recompute.num_layers of stage {wrong[0]}"
+    if stage.recompute.kind == "none":
+        needs, fix = "no number with recompute none", f"set {place} to null, or its kind to full"
+    else:
+        needs, fix = f"at most {layers}", f"set {place} to null (all layers) or to 1 to {layers}"
     return [
         Rejection(
             rule="plan_recomputed_layers",
             message=f"stage {wrong[0]} recomputes ({stage.recompute.kind}) num_layers {found} of its {layers} layers; "
             f"needed is {needs}",
             numbers={"stage": wrong[0], "num_layers": found, "layers": layers},
-            fix=f"set recompute.num_layers of stage {wrong[0]} to null (all layers) or to 1 to {layers}",
+            fix=fix,
         )
     ]
 

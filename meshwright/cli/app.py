@@ -86,6 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if "" in arguments:
+        before = arguments[: arguments.index("")]
+        after = f" after {before[-1]}" if before else ""
+        raise InputError(f"the argument{after} is empty; needed a value (is a variable of the shell unset?)")
     stated = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = build_app([stated] if stated in COMMANDS else COMMANDS)
     # Plans remember how they were made; bytes of an argument that are no text cannot stand in them.

@@ -371,7 +371,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     # export
     "unknown target": (["export", "plan.json", "--to", "slrum", "-o", "x"], "torchrun"),
     "export existing": (["export", "plan.json", "--to", "json", "-o", "taken.json"], "--force"),
-    "export without a name": (["export", "plan.json", "--to", "json", "-o", ""], "is a folder"),
+    "export without a name": (["export", "plan.json", "--to", "json", "-o", ""], "the argument after -o is empty"),
     "export into a device": (
         ["export", "plan.json", "--to", "json", "-o", "/dev/full", "--force"],
         "a device or a pipe",

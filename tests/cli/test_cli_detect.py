@@ -49,7 +49,7 @@ def test_nothing_usable_is_exit_code_2_and_writes_nothing(cli: Cli, tmp_path: Pa
         (["--nvidia-smi", "."], "cannot be read: Is a directory"),
         (["--nvidia-smi", SMI, "--nodes", "0"], "needed a whole number of at least 1"),
         (["--nvidia-smi", SMI, "--nodes", "2", "--network", "x"], "unknown network"),
-        (["--nvidia-smi", SMI, "--network", ""], "unknown network ''"),
+        (["--nvidia-smi", SMI, "--network", ""], "the argument after --network is empty; needed a value"),
         (["--nvidia-smi", SMI, "--device", "cpu"], "device: found 'cpu'; needed one of A10, "),
     ],
 )

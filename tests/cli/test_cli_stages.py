@@ -32,7 +32,12 @@ def test_estimate_takes_recomputation_stage_by_stage(cli: Callable[..., Any]) ->
     [
         ("full:2,none,none", "recompute lists 3 stages; needed 2"),
         ("full:17,none", "num_layers 17 of its 16 layers"),
-        ("full:0,none", "recompute is '0'; needed a whole number"),
+        (
+            "full:0,none",
+            "recompute 'full:0' has '0' as its number of layers; needed KIND:N with a whole number of at least 1",
+        ),
+        ("full:,none", "recompute 'full:' has '' as its number of layers"),
+        ("none:2,none", "needed is no number with recompute none; set recompute.num_layers of stage 0 to null"),
     ],
 )
 def test_recomputation_that_no_stage_has_is_refused(words: str, said: str, cli: Callable[..., Any]) -> None:
@@ -47,6 +52,13 @@ def test_recomputation_that_no_stage_has_is_refused(words: str, said: str, cli: 
         (("--fix", "recompute_layers=some"), "valid: all (layers of a stage), any (number of them)"),
         (("--allow", "recompute_layers=all,any"), "takes one value"),
         (("--fix", "layers_per_stage=16,15"), "sums to 31 layers"),
+        (
+            ("--fix", "layers_per_stage=odd"),
+            "layers_per_stage is 'odd'; needed whole numbers of at least 1, one for each stage",
+        ),
+        (("--fix", "layers_per_stage=16,0"), "such as 10,12,12,10, or the word even"),
+        (("--fix", "recompute=none", "--fix", "recompute_layers=any"), "recompute none leaves no layers"),
+        (("--fix", "layers_per_stage=16,16", "--runtime", "deepspeed"), "runtime deepspeed has no pipelines"),
         (("--time-limit", "0"), "needed a whole number of at least 1"),
     ],
 )

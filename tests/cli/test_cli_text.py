@@ -17,7 +17,7 @@ from sample_documents import (
     sample_scaling,
 )
 
-from costmodel.specs import Observation
+from costmodel.specs import Observation, RecomputeSpec
 from hardware_profiles.loader import save_cluster
 from meshwright import save_plan
 from meshwright.cli.output import answer_console
@@ -51,6 +51,21 @@ def test_plan(columns: int, cli: Cli, golden: Golden) -> None:
     assert "…" not in body  # nothing is cut
     assert all(line.startswith("  meshwright ") for line in commands.splitlines())
     assert result.err == "wrote the best plan to plan.json\nwarning: dropout 0.1 of the model is set to 0\n"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_recomputation_stage_by_stage_cuts_no_number(columns: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = sample_recommendation()
+    other = answer.alternatives[0]
+    stages = [stage.model_copy(update={"recompute": RecomputeSpec(kind="full", num_layers=n)}) for n in (14, 16, 15, 6)
+              for stage in other.stages[:1]]  # fmt: skip
+    changed = answer.model_copy(update={"alternatives": (other.model_copy(update={"stages": tuple(stages)}),)})
+    monkeypatch.setattr("meshwright.planning.plan", lambda *_, **__: changed)
+    result = cli("plan", *INPUTS, columns=columns)
+    block = result.out[result.out.index("\nAlternatives") : result.out.index("\nTies")]
+    assert "…" not in block
+    assert widest(block) <= columns
+    assert all(f"full:{count}" in block for count in (14, 16, 15, 6))
 
 
 @pytest.mark.parametrize("columns", [80, 120])

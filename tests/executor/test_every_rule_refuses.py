@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import pytest
 from executor_plans import make_cluster, make_plan
 
+from costmodel.runtimes import rules_plan
 from costmodel.runtimes.grid import SCHEDULES
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import RULES, check
-from costmodel.specs import InputError, ModelSpec, OptimizerSpec, Plan, PrecisionSpec, RuntimeProfile
+from costmodel.specs import InputError, ModelSpec, OptimizerSpec, Plan, PrecisionSpec, RecomputeSpec, RuntimeProfile
 from costmodel.specs.parallel import ZeroStage
 from executor.checks import check_runnable, find_lack
 from hardware_profiles.types import DeviceKind
@@ -86,12 +89,14 @@ BREACHES: Mapping[str, Callable[[], Plan]] = {
     "plan_stage_order": lambda: with_stage(1, rank=0),
     "plan_stage_layers": lambda: with_stage(1, start=3),
     "plan_stage_ends": lambda: with_stage(1, embedding=True),
+    "plan_recomputed_layers": lambda: with_stage(1, recompute=RecomputeSpec(kind="full", num_layers=3)),
     "plan_devices_used": lambda: make_plan(micro_batch_size=2).model_copy(update={"num_devices_used": 3}),
     "plan_axis_order": lambda: make_plan(**TP).model_copy(
         update={"axis_order": ("tp", "pp", "dp_replicate", "dp_shard", "cp")}
     ),
 }
-INVARIANTS = {name for name in BREACHES if name.startswith("plan_")}
+# The rules on a complete plan stand in no table: they are named where they are made.
+INVARIANTS = set(re.findall(r'rule="(\w+)"', inspect.getsource(rules_plan)))
 # Rules that no plan of runtime torch can break, and why: what there is, the runtime supports.
 BEYOND_REACH: Mapping[str, Callable[[RuntimeProfile], bool]] = {
     "runtime_model_family": lambda torch: set(_choices(ModelSpec, "family")) <= set(torch.model_families),
@@ -113,6 +118,7 @@ BEYOND_REACH: Mapping[str, Callable[[RuntimeProfile], bool]] = {
     "runtime_pipelines": lambda torch: len(torch.schedules) > 1,
     "runtime_pipeline_zero_stage": lambda torch: set(get_args(ZeroStage)) <= set(torch.pipeline_zero_stages),
     "runtime_zero_optimizer": lambda torch: torch.zero_optimizers is None,
+    "runtime_recompute_layers": lambda torch: torch.recompute_layers == "per_stage",
     "runtime_layers_per_stage": lambda torch: torch.uneven_stages,
     # A user's list of layers: the stages of a plan are judged as plan_stage_layers and plan_stage_order.
     "layers_per_stage_sum": lambda torch: "plan_stage_layers" in BREACHES,

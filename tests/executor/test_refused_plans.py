@@ -117,7 +117,7 @@ def test_chunks_of_a_v_lie_where_the_schedule_has_them() -> None:
     ("spec", "needed"),
     [
         (RecomputeSpec(kind="full", num_layers=3), r"num_layers 3 of its 2 layers; needed is at most 2"),
-        (RecomputeSpec(num_layers=1), "needed is no number with recompute none"),
+        (RecomputeSpec(num_layers=1), "needed is no number with recompute none; set .* to null, or its kind to full$"),
     ],
 )
 def test_a_stage_recomputes_layers_it_has(spec: RecomputeSpec, needed: str) -> None:

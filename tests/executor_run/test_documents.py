@@ -72,6 +72,8 @@ def test_empty_lines_and_line_separators_in_strings_are_no_documents() -> None:
         ('{"input_ids": [1, -2]}', "input_ids is not a list of token ids"),
         ('{"tokens": [1, true]}', "tokens is not a list of token ids"),
         ('{"tokens": [1.0]}', "tokens is not a list of token ids"),
+        ('{"text": "half \\ud83d"}', r"text holds '\\ud83d', which is no character"),
+        (100_000 * "[", "lists or objects are nested too deeply"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:

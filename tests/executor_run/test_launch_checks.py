@@ -9,12 +9,13 @@ from sample_documents import sample_estimate
 from tiny_plans import local_cluster, tiny_model, tiny_plan
 
 from costmodel.runtimes.loader import load_runtime
-from costmodel.specs import InputError, Interval, Plan, RuntimeRef, with_hash
+from costmodel.specs import ExecutionError, InputError, Interval, Observation, Plan, RuntimeRef, with_hash
 from executor import cores, launch
 from executor.checks import notices
 from executor.files import read_plan
 from executor.launch import Nodes, run, torchrun_arguments, worker_environment
 from executor.worker import default_timeout
+from meshwright.files import check_output
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +124,25 @@ def test_an_existing_output_is_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         run(tiny_plan(), steps=1, output=tmp_path)
     assert path.read_text() == "mine"
+    link = tmp_path / "link.json"
+    link.symlink_to("not/there/yet.json")
+    with pytest.raises(InputError, match="exists already"):
+        run(tiny_plan(), steps=1, output=link)
+    with pytest.raises(InputError, match="exists already"):
+        check_output(link, force=False)
+
+
+def test_an_output_that_somebody_made_during_the_run_is_kept_and_so_is_the_observation(tmp_path: Path) -> None:
+    path, observation = tmp_path / f"{'o' * 245}.json", Observation(source="run", losses=(1.0,))
+    path.write_text("mine")
+    with pytest.raises(ExecutionError, match=r"was made by somebody else during this run; its observation is in .*o-"):
+        launch.write_observation(observation, path, force=False)
+    assert path.read_text() == "mine"
+    (beside,) = (found for found in tmp_path.iterdir() if found != path)
+    assert Observation.model_validate_json(beside.read_text()) == observation
+    launch.write_observation(observation, path, force=True)
+    assert Observation.model_validate_json(path.read_text()) == observation
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_dropout_is_noticed() -> None:

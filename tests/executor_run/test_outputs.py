@@ -17,7 +17,7 @@ from executor.checkpoint_record import (
     read_record,
     step_folder,
 )
-from executor.outputs import Outputs, outputs_of
+from executor.outputs import Outputs, check_apart, outputs_of
 from executor.worker import parse_arguments
 
 
@@ -129,6 +129,9 @@ def test_a_checkpoint_is_not_written_over(tmp_path: Path) -> None:
         ),
         ({"save_hf": Path("file")}, "save_hf file needs a folder, but .*file is a file"),
         ({"checkpoint": Path("file/below")}, "checkpoint file/below needs a folder, but .*file is a file"),
+        ({"checkpoint": Path("/proc/states")}, "checkpoint /proc/states cannot be written: "),  # even by root
+        ({"save_hf": Path("/proc/model")}, "save_hf /proc/model cannot be written: "),
+        ({"checkpoint": Path("c" * 300)}, "checkpoint c+ cannot be written: File name too long"),
         ({"save_hf": Path("full")}, "save_hf full exists already and is not empty; .* pass --force"),
         ({"save_hf": Path("start"), "force": True}, "save_hf start is the folder that the model is read from"),
     ],
@@ -144,6 +147,42 @@ def test_what_cannot_be_written_is_refused(
     plan = tiny_plan(model=tiny_model(weights_path=str(tmp_path / "start")))
     with pytest.raises(InputError, match=message):
         Outputs(**given).check(plan, steps=5)
+
+
+@pytest.mark.parametrize(
+    ("save_hf", "checkpoint", "output", "message"),
+    [
+        ("a", None, "a", "output a is the same place as save_hf a"),
+        ("a", None, "a/config.json", "output a/config.json is inside of save_hf a"),
+        (None, "a.json", "a.json", "checkpoint a.json is the same place as output a.json"),
+        ("a", "a", None, "checkpoint a is the same place as save_hf a"),
+        ("a", "a/states", None, "checkpoint a/states is inside of save_hf a"),
+        ("a/step-000001", "a", None, "save_hf a/step-000001 is inside of checkpoint a"),
+        ("b/../a", "link", None, "checkpoint link is the same place as save_hf b/../a"),
+    ],
+)
+def test_outputs_lie_apart(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    save_hf: str | None,
+    checkpoint: str | None,
+    output: str | None,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("a")
+    folders = Outputs(save_hf=save_hf and Path(save_hf), checkpoint=checkpoint and Path(checkpoint))
+    with pytest.raises(InputError, match=f"{message}; choose separate places"):
+        check_apart(folders, output=output and Path(output))
+    check_apart(
+        Outputs(save_hf=Path("a"), checkpoint=Path("states")), output=Path("states/run.json"), data=Path("text")
+    )
+
+
+def test_a_model_is_not_saved_over_what_the_run_reads(tmp_path: Path) -> None:
+    for name in ("plan", "data"):
+        with pytest.raises(InputError, match=f"{name} .*/config.json is inside of save_hf"):
+            check_apart(Outputs(save_hf=tmp_path, force=True), output=None, **{name: tmp_path / "config.json"})
 
 
 def test_folders_that_can_be_written(tmp_path: Path) -> None:

@@ -114,6 +114,15 @@ def bad_index(folder: Path, change: Any) -> Path:
         (lambda content: content[:17] + b"\x07" + content[18:], "has version 1 and type code 7"),
         (lambda content: content[:17] + b"\x08" + content[18:], "has 4000 bytes, but its index .* speaks of"),
         (lambda content: content[:60], "is cut short"),
+        (lambda content: content[:18] + struct.pack("<Q", 0) + content[26:], "it names 0 sequences"),
+        (
+            lambda content: content[:18] + struct.pack("<Q", 2**60) + content[26:],
+            "it names 1152921504606846976 sequences",
+        ),
+        (
+            lambda content: content[:18] + struct.pack("<Q", 2**63) + content[26:],
+            "it names 9223372036854775808 sequences",
+        ),
     ],
 )
 def test_an_index_that_is_none(tmp_path: Path, change: Any, message: str) -> None:
@@ -133,6 +142,8 @@ def test_a_megatron_file_cut_short(tmp_path: Path) -> None:
     [
         ("a.npy", b"no array", "is not a numpy array of integers"),
         ("a.npy", b"", "is not a numpy array of integers"),
+        ("a.npy", b"PK\x03\x04 an archive of arrays", "is not a numpy array of integers"),
+        ("a.npy", b"\x93NUMPY\x01\x00\x08\x00(((((((\nabc", "is not a numpy array of integers"),
         ("a.bin", b"", "has 0 bytes; needed: ids of 2 bytes each"),
         ("a.bin", b"abc", "has 3 bytes; needed: ids of 2 bytes each"),
         ("a.uint32.bin", b"abcdef", "has 6 bytes; needed: ids of 4 bytes each"),

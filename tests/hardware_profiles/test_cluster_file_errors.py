@@ -3,13 +3,15 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
+from hardware_profiles.errors import explain_problem
 from hardware_profiles.loader import load_cluster
 from hardware_profiles.overrides import OVERRIDE_KEYS
 from hardware_profiles.spec import InputError
@@ -184,6 +186,17 @@ def test_a_level_without_a_link_is_named_by_its_number(tmp_path: Path) -> None:
     del content["levels"][1]["link"]["efficiency"]
     with pytest.raises(InputError, match=r"levels\.1\.link\.efficiency: missing; it is required"):
         load_cluster(write(tmp_path, content))
+
+
+def test_what_must_be_absent_is_asked_for_as_null() -> None:
+    class Reserved(BaseModel):
+        later: None = None
+        switch: Literal[None, "on"] = None
+
+    for name, needed in (("later", "null"), ("switch", "one of null, 'on'")):
+        with pytest.raises(ValidationError) as caught:
+            Reserved.model_validate({name: 1})
+        assert explain_problem(caught.value, Reserved) == f"{name}: found 1; needed {needed}"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def render_alternatives(console: Console, best: Plan, alternatives: Sequence[Pla
         for index, (plan, row) in enumerate(zip(plans, cells, strict=True))
     ]
     columns = ["", *used, "step", "slower", "memory"]
-    rows(console, columns, body, left=("", "schedule", "recompute"), gap=2 if console.width >= 100 else 1)
+    # Recomputation stage by stage is the one long cell; were it not to break, numbers would be cut.
+    gap = 2 if console.width >= 100 else 1
+    rows(console, columns, body, left=("", "schedule"), wrap="recompute", gap=gap)
 
 
 def _short_sizes(plan: Plan) -> dict[str, str]:
