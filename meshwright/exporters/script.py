@@ -147,7 +147,7 @@ def unequal_nodes(plan: Plan, target: str) -> Rejection | None:
     return Rejection(
         rule=f"export_{target}_nodes",
         message=f"{target} starts equally many processes on every node, but {used} devices cannot be shared equally by "
-        f"up to {cluster.num_nodes} nodes of {cluster.devices_per_node}",
+        f"up to {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)} of {cluster.devices_per_node}",
         numbers={
             "num_devices_used": used,
             "devices_per_node": cluster.devices_per_node,

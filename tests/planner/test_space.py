@@ -184,7 +184,7 @@ BAD_STATEMENTS: list[tuple[dict[str, str], list[str]]] = [
     ({"pipeline_schedule": "1f1b", "pipeline_parallel_size": "1"}, ["'none' exactly when"]),
     ({"hierarchical_partition_size": "2", "zero_stage": "2"}, ["zero_stage 3"]),
     ({"layers_per_stage": "1,2"}, ["sums to 3", "has 4"]),
-    ({"layers_per_stage": "1,x"}, ["layers_per_stage is 'x'"]),
+    ({"layers_per_stage": "1,x"}, ["layers_per_stage is '1,x'", "or the word even"]),
     ({"layers_per_stage": "2,2", "pipeline_parallel_size": "4", "num_model_chunks": "1"}, ["lists 2 stages"]),
     ({"layers_per_stage": "2,2", "pipeline_parallel_size": "4"}, ["lists 2 stages", "pipeline_parallel_size 4"]),
     ({"layers_per_stage": "2,2", "pipeline_parallel_size": "1"}, ["lists 2 stages", "pipeline_parallel_size 1"]),
