@@ -1,19 +1,21 @@
 # Two commands for newcomers: `make demo` runs the main job end to end, `make test` proves the project.
 PYTHON ?= python3
 VENV ?= .venv
+FRAMEWORKS ?= .venv-frameworks
 BIN := $(VENV)/bin
 PACKAGES := meshwright planner executor costmodel hardware_profiles
 SOURCES := $(PACKAGES) tests benchmarks examples
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo accuracy test check format lint types contracts tests test-slow wheel-check clean
+.PHONY: help demo accuracy test check format lint types contracts tests test-slow wheel-check frameworks-check clean
 
 help:
 	@echo "make demo         measure this machine, plan, explain, export, and train a small model with the plan"
 	@echo "make test         every check that must pass: format, lint, types, import contracts, tests"
 	@echo "make test-slow    the long tests too"
 	@echo "make wheel-check  build the wheel, install it without extras elsewhere and plan there"
+	@echo "make frameworks-check  install the training frameworks and let their own parsers read our exports"
 	@echo "make accuracy     replay the published runs: docs/accuracy.md, its plot and the table of the README"
 	@echo "make format       rewrite the sources in the house format"
 
@@ -54,14 +56,22 @@ contracts: $(VENV)/.installed
 	$(BIN)/lint-imports --no-cache
 
 tests: $(VENV)/.installed
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu and not framework"
 
 test-slow: $(VENV)/.installed
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu and not framework"
 
 # The planning path must work without torch: a second environment with nothing but the wheel.
 wheel-check: $(VENV)/.installed
 	PYTHON="$(PYTHON)" BIN="$(abspath $(BIN))" bash .ci/wheel_check
 
+$(FRAMEWORKS)/.installed: $(VENV)/.installed constraints-frameworks.txt .ci/frameworks_environment
+	PYTHON="$(PYTHON)" VENV="$(VENV)" bash .ci/frameworks_environment $(FRAMEWORKS)
+	@touch $@
+
+# Exports are read by the frameworks they are for; one that is not installed is a failure, not a skip.
+frameworks-check: $(FRAMEWORKS)/.installed
+	FRAMEWORKS_PYTHON="$(abspath $(FRAMEWORKS))/bin/python" $(BIN)/pytest -m framework tests/frameworks
+
 clean:
-	rm -rf $(VENV) build dist demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
