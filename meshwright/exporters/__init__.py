@@ -9,8 +9,9 @@ from meshwright.exporters.base import Exporter, Files, Job, Loss, losses_of, rej
 from meshwright.exporters.plan_json import JSON
 from meshwright.exporters.plan_yaml import YAML
 from meshwright.exporters.torchrun import TORCHRUN
+from meshwright.exporters.torchtitan import TORCHTITAN
 
-EXPORTERS: dict[str, Exporter] = {exporter.name: exporter for exporter in (JSON, YAML, TORCHRUN)}
+EXPORTERS: dict[str, Exporter] = {exporter.name: exporter for exporter in (JSON, YAML, TORCHRUN, TORCHTITAN)}
 LAUNCHERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.is_launcher)
 READERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.read)
 TARGETS = (*EXPORTERS, slurm.NAME)

@@ -24,20 +24,27 @@ _KEYWORDS = frozenset(
 
 
 def read_commands(text: str) -> list[list[str]]:
-    """The commands of a script, each as its words.
+    """The commands of a script, each as its words; see `read_script`."""
+    return read_script(text)[0]
+
+
+def read_script(text: str) -> tuple[list[list[str]], dict[str, str]]:
+    """The commands of a script and its variables.
 
     Args:
         text: of the script.
 
     Returns:
-        Every simple command in order; variables that are set before it, and defaults, are filled in.
+        Every simple command in order, as its words; variables that are set before it, and defaults, are filled in. Then the
+        variables as the last line leaves them, arrays as one text.
 
     Raises:
         InputError: for a quote or bracket that is never closed, and for a text that is too long for a script.
     """
     if len(text) > _MAX_LENGTH:
         raise InputError(f"the script has {len(text)} characters; needed at most {_MAX_LENGTH}")
-    return _Reader(text.replace("\\\r\n", "\\\n").replace("\r\n", "\n")).read()
+    reader = _Reader(text.replace("\r\n", "\n"))
+    return reader.read(), {name: " ".join(value) for name, value in reader.variables.items()}
 
 
 def unresolved(word: str) -> bool:
