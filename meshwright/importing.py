@@ -19,6 +19,7 @@ from meshwright.folders import folder_files
 from meshwright.planning import make_plan
 
 _TRAINING = ("global_batch_size", "sequence_length", "precision", "optimizer", "attention", "loss_chunks")
+_SPLIT = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 _MAX_FILES = 100
 
 
@@ -105,7 +106,7 @@ def import_plan(
     if read.num_devices is not None:
         _check_devices(read, place)
         sizes = _data_parallel(read, sizes)
-    training = _merge(read, stated)
+    training = _merge(read, stated, default_batch=_one_step(sizes, read.num_devices or place.num_devices))
     try:
         return make_plan(
             found,
@@ -127,7 +128,21 @@ def _spelling(read: Imported, message: str) -> str:
     return f" (in the file {', '.join(told)})" if told else ""
 
 
-def _merge(read: Imported, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _one_step(sizes: Mapping[str, Any], num_devices: int) -> int | None:
+    """Samples of a step that takes so many micro-batches, where the file states those instead; None where it does not."""
+    size, count = sizes.get("micro_batch_size"), sizes.get("num_micro_batches")
+    if size is None or count is None:
+        return None
+    replicate, shard = sizes.get("data_parallel_replicate_size"), sizes.get("data_parallel_shard_size")
+    if replicate and shard:
+        return int(size * count * replicate * shard)
+    split = 1
+    for name in _SPLIT:
+        split *= sizes.get(name) or 1
+    return int(size * count * max(num_devices // split, 1))  # what does not divide is told when the sizes are completed
+
+
+def _merge(read: Imported, stated: Mapping[str, Any], *, default_batch: int | None) -> dict[str, Any]:
     """What the file and the caller say of the training; both may speak only with one voice."""
     merged = {name: value for name, value in read.training.items() if value is not None}
     for name, value in stated.items():
@@ -139,6 +154,8 @@ def _merge(read: Imported, stated: Mapping[str, Any]) -> dict[str, Any]:
             key = read.keys.get(name, name)
             raise InputError(f"the file says {key} {merged[name]}, but {name} {value} is stated; leave one of them out")
         merged[name] = value
+    if default_batch is not None:
+        merged.setdefault("global_batch_size", default_batch)
     for name in ("global_batch_size", "sequence_length"):
         if name not in merged:
             raise InputError(f"the file does not say {name}; state it with --{name.replace('_', '-')}")
@@ -157,20 +174,30 @@ def _check_devices(read: Imported, cluster: ClusterSpec) -> None:
 def _data_parallel(read: Imported, sizes: dict[str, Any]) -> dict[str, Any]:
     """The data-parallel sizes that follow from the number of processes, where the file leaves them open."""
     replicate, shard = sizes.get("data_parallel_replicate_size"), sizes.get("data_parallel_shard_size")
-    if read.num_devices is None or (replicate is not None and shard is not None):
+    if read.num_devices is None:
         return sizes
     split = 1
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"):
+    for name in _SPLIT:
         split *= sizes.get(name) or 1
     split *= (replicate or 1) * (shard or 1)
     rest, remainder = divmod(read.num_devices, split)
+    key = read.keys.get("num_devices", "num_devices")
     if remainder or not rest:
-        key = read.keys.get("num_devices", "num_devices")
-        raise InputError(f"{key} is {read.num_devices}, which the other sizes ({split} together) do not divide")
+        raise InputError(f"{key} is {read.num_devices}, which {_told(read, sizes)} ({split} together) do not divide")
+    if replicate is not None and shard is not None:
+        if rest != 1:
+            raise InputError(f"{key} is {read.num_devices}, but {_told(read, sizes)} multiply to {split}")
+        return sizes
     sharded = replicate is not None or (shard is None and (sizes.get("zero_stage") or 0) > 0)
     if sharded:
         return {**sizes, "data_parallel_replicate_size": replicate or 1, "data_parallel_shard_size": rest}
     return {**sizes, "data_parallel_replicate_size": rest, "data_parallel_shard_size": shard or 1}
+
+
+def _told(read: Imported, sizes: Mapping[str, Any]) -> str:
+    """The sizes that multiply to the devices, as the file spells them."""
+    names = (*_SPLIT, "data_parallel_replicate_size", "data_parallel_shard_size")
+    return ", ".join(f"{read.keys.get(name, name)} {sizes[name]}" for name in names if sizes.get(name))
 
 
 def _check_model(read: Imported, model: ModelSpec) -> None:

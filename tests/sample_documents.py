@@ -6,6 +6,7 @@ Nothing here is predicted: golden texts made from it change only when the text c
 from __future__ import annotations
 
 from costmodel.build import build_plan
+from costmodel.runtimes.grid import RecomputeKind
 from costmodel.specs import (
     AttentionSpec,
     AxisValues,
@@ -203,7 +204,9 @@ def sample_estimate(step_seconds: float = 8.0, *, fits: bool = True) -> Estimate
     )
 
 
-def sample_plan(step_seconds: float = 8.0, *, runtime: str = "torch", **sizes: object) -> Plan:
+def sample_plan(
+    step_seconds: float = 8.0, *, runtime: str = "torch", recompute: RecomputeKind = "core_attention", **sizes: object
+) -> Plan:
     training = TrainingSpec(global_batch_size=1024, sequence_length=8192, precision=sample_runtime().precisions["bf16"])
     parallel = ParallelConfig.model_validate(
         {
@@ -219,7 +222,7 @@ def sample_plan(step_seconds: float = 8.0, *, runtime: str = "torch", **sizes: o
         }
     )
     plan = build_plan(
-        sample_model(), sample_cluster(), training, sample_runtime(runtime), parallel, recompute="core_attention"
+        sample_model(), sample_cluster(), training, sample_runtime(runtime), parallel, recompute=recompute
     )
     provenance = Provenance(meshwright_version="0.1.0", command="meshwright plan ...", constants_version="1")
     return with_hash(plan.model_copy(update={"estimate": sample_estimate(step_seconds), "provenance": provenance}))

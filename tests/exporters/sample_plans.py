@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sample_documents import sample_plan
 
 from costmodel.specs import Plan
@@ -17,12 +19,16 @@ _OPTIONS = """
 SBATCH_OPTIONS = frozenset(_OPTIONS.split())
 
 
+# What the runtime of a target lacks, instead of the sample's own.
+_WITHIN: dict[str, dict[str, Any]] = {"torchtitan": {"zero_stage": 2, "recompute": "full"}}
+
+
 def plan_for(target: str) -> Plan:
     """A plan that the target takes."""
     if target not in EXPORTERS:  # slurm, around the launcher of the plan's runtime
         return sample_plan()
     runtimes = EXPORTERS[target].runtimes
-    return sample_plan() if runtimes is None else sample_plan(runtime=runtimes[0])
+    return sample_plan() if runtimes is None else sample_plan(runtime=runtimes[0], **_WITHIN.get(target, {}))
 
 
 __all__ = ["SBATCH_OPTIONS", "TARGETS", "plan_for"]

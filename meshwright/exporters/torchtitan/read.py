@@ -37,8 +37,9 @@ _KEYS = {
 
 def recognises(files: Files) -> bool:
     """Whether one of the files starts torchtitan."""
-    return any("torchtitan" in text or "--parallelism." in text for text in files.values()) and any(
-        marker in text for text in files.values() for marker in ("torchtitan.train", "run_train.sh", "--module")
+    return any(
+        "torchtitan.train" in text or "run_train.sh" in text or ("--module" in text and "--config" in text)
+        for text in files.values()
     )
 
 
