@@ -3,9 +3,10 @@
 python -m benchmarks.verify [NAME ...] [--write FILE]
 
 `ACCEPTANCE`: 64 to 1,024 devices, minutes each. `MEMORY`: 12 plans of few layers at real widths, one for every ZeRO stage,
-schedule, kind of recomputation and length of sequence; seconds each. A line tells the worst error of a pipeline rank's peak,
-the error of the FLOP, whether every collective and all state agree to the byte, wall seconds and the largest resident set of a
-process.
+schedule, kind of recomputation and length of sequence; seconds each. `WINDOWS`: sliding windows shorter than the sequence.
+
+A line tells the worst error of a pipeline rank's peak, the error of the FLOP, whether every collective and all state agree to
+the byte, wall seconds and the largest resident set of a process.
 """
 
 from __future__ import annotations
@@ -91,7 +92,17 @@ MEMORY: dict[str, dict[str, Any]] = {
         "gpt2-xl", "8xH100-SXM", 1024, layers=8, sizes={**_PAIR, **zero(1, 4), "pipeline_schedule": "naive"}
     ),
 }
-CASES = {**MEMORY, **ACCEPTANCE}
+WINDOWS: dict[str, dict[str, Any]] = {
+    "mistral-window": case("mistral-7b-v0.1", "8xH100-SXM", 8192, layers=4, sizes={**_TWO, **zero(3, 4, 2)}),
+    "mistral-window-1f1b-full": case(
+        "mistral-7b-v0.1", "8xH100-SXM", 8192, layers=4, recompute="full", sizes={**_PAIR, **zero(1, 4, 4)}
+    ),
+    "phi3-window": case("phi-3-mini-4k", "8xH100-SXM", 4096, layers=4, sizes=zero(2, 8, 2)),
+    "gemma2-window-full": case(
+        "gemma-2-9b", "8xH100-SXM", 8192, layers=4, recompute="full", sizes={**_TWO, **zero(3, 4, 2)}
+    ),
+}
+CASES = {**MEMORY, **WINDOWS, **ACCEPTANCE}
 
 
 def plan_of(name: str) -> Plan:

@@ -60,7 +60,15 @@ from costmodel.context_parallel import context_buffers
 from costmodel.models.families import FAMILIES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
-from costmodel.specs import BYTES_PER_ELEMENT, KernelFusion, LayerGroup, MemoryAccounting, ModelSpec, TrainingSpec
+from costmodel.specs import (
+    BYTES_PER_ELEMENT,
+    KernelFusion,
+    LayerGroup,
+    MemoryAccounting,
+    ModelSpec,
+    TrainingSpec,
+    WindowedAttention,
+)
 
 # g of equation (7); functions that are not listed save their input and their output.
 ACTIVATION_TENSORS = {
@@ -163,13 +171,19 @@ def loss_bytes(training: TrainingSpec, grid: Grid, *, kept: Column, beside: Colu
 
 
 def torch_layer_bytes(
-    model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, *, fusion: KernelFusion = "none"
+    model: ModelSpec,
+    group: LayerGroup,
+    training: TrainingSpec,
+    grid: Grid,
+    *,
+    fusion: KernelFusion = "none",
+    windows: WindowedAttention = "full_scores",
 ) -> LayerBytes:
     """Equations (1) to (10) for one layer of ``group``."""
     compute = BYTES_PER_ELEMENT[training.precision.compute]
     tokens, size = Tokens.of(training, grid), grid.tensor_parallel_size
     width, tensors, transient = group.feed_forward.intermediate_size, *_feed_forward_tensors(model, group)
-    attention = AttentionMemory(model, group, training, grid, tokens.whole)
+    attention = AttentionMemory(model, group, training, grid, tokens.whole, windows)
     inputs = 2 * tokens.whole * model.hidden_size * compute
     wide = compute * ceil_div(tokens.whole * width, size)
     hidden = compute * tokens.whole * model.hidden_size

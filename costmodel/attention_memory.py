@@ -10,7 +10,9 @@ format, w = max(4, c), cp context-parallel size.
     (3) its output, the next projection's input      c T d a / t
     (4) fused attention keeps (2), the output as the kernel made it, where (3) is a copy of it (phi3, gpt_neox: their q
         lies head by head in memory, and the output as q), and the log-sum-exp w T a / t
-        with a sliding window shorter than s: q, v and k expanded to a heads, and a mask c s s / cp
+        with a sliding window shorter than s, where the stack makes a mask of it: q, v and k expanded to a heads, and the
+        mask in the compute format, of every layer its own: c s s
+        besides, a stage keeps the mask that they are made of, of every window s s bytes (`stage_masks`)
     (5) unfused attention keeps q, expanded k and v in w bytes, and probabilities    w T (3 a d + a s) / t
     (6) capped scores (gemma2) keep q, expanded k and v, the tanh, the softmax in w bytes and, where c < w, in c bytes
                                                      c T 3 a d / t + T a s (c + w [+ c]) / t
@@ -23,28 +25,42 @@ All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (test
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from costmodel.layer_kinds import layer_kinds
 from costmodel.models.families import FAMILIES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
-from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec
+from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec, WindowedAttention
+from costmodel.stage_contents import Chunk
 
 WIDE_BYTES = 4
 
 
+def stage_masks(model: ModelSpec, length: int, chunks: Sequence[Chunk]) -> Column:
+    """Bytes of the bool masks [s, s] that the stages of a rank hold, one of each window shorter than the sequence."""
+    windows: dict[int | None, list[int]] = {}
+    for index, kind in enumerate(layer_kinds(model)):
+        if kind.group.attention.slides_over(length):
+            windows.setdefault(kind.group.attention.window, []).append(index)
+    held = [np.any([chunk.layers[index] for index in kinds], axis=0) for chunk in chunks for kinds in windows.values()]
+    return np.asarray(length**2 * sum(held, np.zeros_like(chunks[0].head)))
+
+
 @dataclass(frozen=True)
 class AttentionMemory:
-    """The equations of the module for one group of layers; ``tokens`` are the T of each row."""
+    """The equations of the module for one group of layers; ``tokens`` are the T of each row, ``windows`` the stack's way."""
 
     model: ModelSpec
     group: LayerGroup
     training: TrainingSpec
     grid: Grid
     tokens: Column
+    windows: WindowedAttention = "full_scores"
 
     @property
     def kept(self) -> Column:
@@ -114,10 +130,10 @@ class AttentionMemory:
         if self.training.attention_implementation == "unfused":
             return self.wide * expanded + self._scores(self.wide)
         made = self.wide * self.queries + self.output * self.cut_from_product
-        window, length = self.group.attention.window, self.training.sequence_length
-        if window is None or window >= length:
+        length = self.training.sequence_length
+        if self.windows == "window" or not self.group.attention.slides_over(length):
             return self.inputs + made
-        mask = ceil_div(np.full_like(self.queries, length**2), self.grid.context_parallel_size)
+        mask = np.full_like(self.queries, length**2)
         whole = self.group.attention.num_attention_heads == self.group.attention.num_key_value_heads
         return (self.inputs if whole else self.compute * expanded) + made + self.compute * mask
 

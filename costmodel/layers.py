@@ -7,7 +7,9 @@ with sequence parallelism and T without:
     (1) projections: [T, h] x [h, (a + 2k) d / t], [T, a d / t] x [a d / t, h], [T, h] x [h, g f / t], [T, f / t] x [f / t, h]
     (2) scores of one sequence and head: s^2 unmasked, s^2 / 2 causal, w s - w^2 / 2 with a window w < s; a rank computes
         1 / c of them
-    (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part
+    (3) attention FLOP forward: 4 d per score; unfused kernels compute all s^2, fused ones only the causal part and of that
+        the window's. A fused kernel that is given the window as a mask tensor computes all s^2 too, at `flash_1_rate` on
+        CUDA, and reads (1 + e) s^2 bytes of the mask's two formats first (e bytes per element)
     (4) elements moved by everything else: layer_traffic.py
     (5) gradient accumulation: reads and writes every gradient of the part once per micro-batch; a runtime that fuses it
         moves these bytes inside the weight-gradient products
@@ -173,11 +175,7 @@ def _attention_passes(
     length, zero = float(batch.sequence_length), np.zeros(maps.shape)
     capped = attention.attn_logit_softcapping is not None
     if training.attention_implementation == "fused" and not capped:
-        flops = 4.0 * attention.head_dim * maps * causal_scores(batch.sequence_length, attention.window)
-        seconds = flops / (ceiling.attention_flops_per_second * _fused_rate(ceiling, stack))
-        work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
-        forward = PassCost(matmul=zero, attention=seconds, stream=zero, flops=flops)
-        return forward, PassCost(matmul=zero, attention=seconds * work / rate, stream=zero, flops=flops * work)
+        return _fused_passes(attention, batch.sequence_length, maps=maps, ceiling=ceiling, stack=stack)
     flops = 4.0 * attention.head_dim * maps * length * length
     product = batched_matmul_seconds(ceiling, batch=maps, length=length, head_dim=attention.head_dim)
     scores = stream_seconds(ceiling, maps * length * length * stack.score_traffic_bytes)
@@ -187,9 +185,28 @@ def _attention_passes(
     return forward, PassCost(matmul=zero, attention=backward_seconds, stream=zero, flops=2.0 * flops)
 
 
-def _fused_rate(ceiling: Roofline, stack: Stack) -> float:
-    """Rate of the stack's fused kernel over FlashAttention-2's; version 3 and cuDNN's gain exist on Hopper only."""
-    if stack.flash_version == 1:
+def _fused_passes(
+    attention: AttentionSpec, length: int, *, maps: Column, ceiling: Roofline, stack: Stack
+) -> tuple[PassCost, PassCost]:
+    """Fused attention over ``maps`` score matrices, which are not kept; equation (3)."""
+    masked = bool(stack.masked_windows) and attention.slides_over(length)
+    scores = float(length * length) if masked else causal_scores(length, attention.window)
+    flops, zero = 4.0 * attention.head_dim * maps * scores, np.zeros(maps.shape)
+    seconds = flops / (ceiling.attention_flops_per_second * _fused_rate(ceiling, stack, masked=masked))
+    converted = stream_seconds(ceiling, zero + (1.0 + ceiling.element_bytes) * length * length) if masked else zero
+    work, rate = stack.attention_backward_flops_ratio, stack.attention_backward_rate_ratio
+    forward = PassCost(matmul=zero, attention=seconds + converted, stream=zero, flops=flops)
+    return forward, PassCost(matmul=zero, attention=seconds * work / rate, stream=zero, flops=flops * work)
+
+
+def _fused_rate(ceiling: Roofline, stack: Stack, *, masked: bool) -> float:
+    """Rate of the stack's fused kernel over FlashAttention-2's; version 3 and cuDNN's gain exist on Hopper only.
+
+    FlashAttention takes no mask. What torch runs instead on CUDA, CUTLASS's memory-efficient kernel, is as fast as version 1
+    (arXiv 2307.08691, section 4.1); cuDNN's, which it prefers on Hopper and Blackwell, was not measured with a mask. A CPU has
+    one kernel for both.
+    """
+    if stack.flash_version == 1 or (masked and ceiling.asynchronous):
         return stack.flash_1_rate
     return stack.flash_3_rate if stack.flash_version == 3 and ceiling.is_hopper else 1.0
 

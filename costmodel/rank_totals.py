@@ -27,6 +27,7 @@ from costmodel.specs import (
     Phase,
     RuntimeProfile,
     TrainingSpec,
+    WindowedAttention,
 )
 from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
 from costmodel.stage_contents import Chunk, RankContents
@@ -61,6 +62,7 @@ class Inputs:
     layers: tuple[LayerBytes, ...]
     end: EndBytes
     accounting: MemoryAccounting
+    windows: WindowedAttention
 
     def bytes_of(self, use: str) -> int:
         """Bytes per element of one of the precision's formats; 0 when there is no such copy."""
@@ -129,6 +131,7 @@ def gather_inputs(
         layers=tuple(layer_model(model, group, training, grid) for group, _ in layer_kinds(model)),
         end=end_model(model, training, grid),
         accounting=runtime.memory,
+        windows=runtime.windowed_attention,
     )
 
 

@@ -33,7 +33,8 @@ class Stack:
         gathers_per_tensor: 1 when ZeRO-3 gathers every tensor by itself, 0 when a layer at a time.
         fp8_rate: share of their peak that fp8 products reach over that of 16-bit ones.
         flash_version: of the fused attention kernels.
-        flash_1_rate: rate of FlashAttention 1 over 2.
+        flash_1_rate: rate of FlashAttention 1 over 2; also that of a CUDA kernel that takes a mask.
+        masked_windows: 1 when fused attention gets a sliding window as a mask tensor and computes all scores.
         flash_3_rate: rate of FlashAttention 3 and cuDNN's attention over FlashAttention 2, on Hopper.
         rmsnorm_forward_accesses: per normalised element.
         rmsnorm_backward_accesses: the same backward.
@@ -99,6 +100,7 @@ class Stack:
     gathers_per_tensor: float
     fp8_rate: float
     flash_version: float
+    masked_windows: float
     flash_1_rate: float
     flash_3_rate: float
     rmsnorm_forward_accesses: float
@@ -163,7 +165,7 @@ _FUSED_BY: dict[KernelFusion, tuple[str, ...]] = {
     "norms": ("rmsnorm",),
     "full": ("rmsnorm", "rotary", "gate", "new_gelu"),
 }
-_DERIVED = ("flash_version", "site_rate")
+_DERIVED = ("flash_version", "masked_windows", "site_rate")
 STACK_CONSTANTS = tuple(field.name for field in fields(Stack) if field.name not in _DERIVED)
 
 
@@ -185,5 +187,6 @@ def read_stack(runtime: RuntimeProfile) -> Stack:
     if runtime.unfused_softmax == "eager":
         value["score_traffic_bytes"] = runtime.constants["eager_score_traffic_bytes"].value
     value["flash_version"] = float(runtime.flash_attention_version)
+    value["masked_windows"] = float(runtime.windowed_attention == "full_scores")
     value["site_rate"] = runtime.site_rate
     return Stack(**value)

@@ -35,6 +35,7 @@ from costmodel.layers import (
     layer_passes,
     projections,
 )
+from costmodel.models.families import FAMILIES
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
 from costmodel.specs import LayerGroup, ModelSpec, TrainingSpec
@@ -193,8 +194,10 @@ class _Builder:
         """FLOP that recomputation of attention and of a whole layer leave out, where it stops at the last tensor needed."""
         stops, batch = self.stack.recompute_early_stop, self.batch
         width = group.feed_forward.intermediate_size / batch.tensor_parallel
-        values = 0.5 * core.flops if self.training.attention_implementation == "unfused" else 0.0 * core.flops
-        return stops * values, stops * 2.0 * batch.tokens * width * model.hidden_size
+        capped = group.attention.attn_logit_softcapping is not None
+        unfused = capped or self.training.attention_implementation == "unfused"
+        last = 2.0 * batch.tokens * width * model.hidden_size * (not FAMILIES[model.family].ends_in_norm)
+        return stops * 0.5 * unfused * core.flops, stops * last
 
     def embedding(self, model: ModelSpec, parameters: Column) -> Cube:
         """Both passes of the embedding; its output is reduced (or gathered) over the tensor group once."""

@@ -7,7 +7,8 @@ compute format, B = T h e. *SP* is sequence parallelism. Bytes are those of the 
                                           else    4 all-reduces of B
         recomputed in full, besides       SP      2 all-gathers and a reduce-scatter of B
                                           else    an all-reduce of B
-        Recomputation stops at the last tensor that backward needs, the input of the last projection.
+        Recomputation stops at the last tensor that backward needs, the input of the last projection. Where that projection is
+        normalised (gemma2) it is made again with its collective: one reduce-scatter (all-reduce) of B more
     (2) embedding cut along hidden        SP      an all-to-all of B / t in each direction (on gloo an all-gather of B)
                                           else    an all-gather of B forward
         along the vocabulary (tied)       SP      a reduce-scatter forward, an all-gather backward, of B
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import Group, group
 from costmodel.frequency import is_wrapped, reduces_every_micro_batch
 from costmodel.layer_kinds import layer_kinds
+from costmodel.models.families import FAMILIES
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.setting import Setting
 from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes, tensors_sizes
@@ -124,11 +126,12 @@ class _Rank:
     def layers(self) -> list[Call]:
         """Equation (1)."""
         plain, again = self.micro_batches * sum(self.kinds), self.micro_batches * self.fully_recomputed
+        products = again * (2 if FAMILIES[self.setting.problem.model.family].ends_in_norm else 1)
         if not self.sequence_parallel:
-            return [self._tensor_call("all_reduce", 4 * plain + again, self.block)]
+            return [self._tensor_call("all_reduce", 4 * plain + products, self.block)]
         return [
             self._tensor_call("all_gather", 4 * plain + 2 * again, self.block),
-            self._tensor_call("reduce_scatter", 4 * plain + again, self.block),
+            self._tensor_call("reduce_scatter", 4 * plain + products, self.block),
         ]
 
     def ends(self) -> list[Call]:

@@ -34,7 +34,8 @@ finishes the last chunk's backward before another chunk's begins, so only that c
         with several chunks of all, since torch waits for their messages at the end of the step; gradients of received inputs,
         kept to the end of the step. A received input that a layer keeps counts once, and so does what neighbours hand over
 
-Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused.
+Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused. Masks of
+sliding windows are held from the first forward on (attention_memory.py).
 What the allocator reserves for FSDP2's own streams beside all this: stream_pools.py.
 
 Sources: torch 2.13.0 torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives}.py (one group prefetched,
@@ -51,6 +52,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
+from costmodel.attention_memory import stage_masks
 from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, Terms, gather_inputs, rank_totals, total
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Sizes
@@ -70,7 +72,7 @@ def torch_inputs(
         runtime,
         device,
         grid,
-        layer_model=partial(torch_layer_bytes, fusion=runtime.kernel_fusion),
+        layer_model=partial(torch_layer_bytes, fusion=runtime.kernel_fusion, windows=runtime.windowed_attention),
         end_model=partial(torch_end_bytes, accounting=runtime.memory, fusion=runtime.kernel_fusion),
     )
 
@@ -89,14 +91,17 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     parameters = {"parameters": rank.totals.sizes.padded * inputs.bytes_of("parameter")}
     optimizer_state = {"optimizer_state": rank.optimizer_state}
     buffers = {"pipeline_buffers": rank.receive_buffers}
+    held = stage_masks(inputs.model, inputs.training.sequence_length, contents.chunks)
+    masks = {"attention_masks": held * (inputs.windows == "full_scores")}
     moments = rank.all()
-    step = {**parameters, "gradients": rank.after_step, **optimizer_state, **buffers}
+    lasting = {**parameters, **optimizer_state, **masks}
+    step = {**parameters, "gradients": rank.after_step, **optimizer_state, **masks, **buffers}
     phases: PhaseTerms = {
         "init": [parameters],
-        "forward_backward": [{**parameters, **optimizer_state, **each.terms} for each in moments],
+        "forward_backward": [{**lasting, **each.terms} for each in moments],
         "optimizer": [step],
     }
-    pooled = rank.pooled(moments, total({**parameters, **optimizer_state}), total(step))
+    pooled = rank.pooled(moments, total(lasting), total(step))
     has_pools = inputs.accounting.stream_pools and inputs.device.kind != "cpu"
     return RankMemory(phases, pooled if has_pools else np.zeros_like(pooled))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import AxisValues, Plan, SaferPlan
 from planner.axes import AXES
 from planner.evaluation import Search, estimate_of
@@ -54,14 +55,29 @@ def tell_cautions(best: Plan, safer: SaferPlan | None, stated: tuple[AxisValues,
         _idle(document, best, stated),
         _normalised(document, best, stated),
         _positions(document, best),
+        _window(document, best, "best."),
         _network(document, best, "best."),
     )
     return tuple(sentence for part in parts for sentence in part)
 
 
-def network_caution(plan: Plan) -> Iterator[str]:
-    """One warning where the plan leaves its nodes over a network that nobody measured."""
-    yield from (sentence.sentence for sentence in _network(plan, plan, ""))
+def plan_cautions(plan: Plan) -> Iterator[str]:
+    """Warnings about one plan that no search has to be made for: a window that saves nothing, a network that nobody measured."""
+    yield from (sentence.sentence for part in (_window, _network) for sentence in part(plan, plan, ""))
+
+
+def _window(document: Any, plan: Plan, base: str) -> Iterator[Explanation]:
+    if load_runtime(plan.runtime.name).windowed_attention == "window":
+        return
+    length = f"{base}training.sequence_length"
+    for index, group in enumerate(plan.model.layers):
+        if group.attention.slides_over(plan.training.sequence_length):
+            tell, window = Telling(document, "warnings"), f"{base}model.layers[{index}].attention.window"
+            yield tell.say(
+                f"the sliding window of {tell.number(window)} tokens saves nothing: runtime {tell.word(f'{base}runtime.name')} "
+                f"computes all scores of {tell.number(length)} tokens and uses {tell.window_share(window, length)} of them"
+            )
+            return
 
 
 def _safer(best: Plan, found: Search) -> SaferPlan | None:

@@ -167,6 +167,12 @@ class Telling:
         value = self.value(path) - self.value(less)
         return self._keep(spell(value, unit), value, (path, less), "a - b")
 
+    def window_share(self, window: str, length: str) -> str:
+        """The share w s - w^2 / 2 of the s^2 scores of a sequence that causal attention in a window looks at."""
+        inside, whole = self.value(window), self.value(length)
+        value = (inside * whole - inside * inside / 2) / (whole * whole)
+        return self._keep(spell(value, "percent"), value, (window, length), "(a * b - a * a / (1 + 1)) / (b * b)")
+
     def product(self, paths: Sequence[str]) -> str:
         """The product of some whole numbers."""
         value = prod(self.value(path) for path in paths)

@@ -50,6 +50,11 @@ class Family:
     scales_queries: bool = False
 
     @property
+    def ends_in_norm(self) -> bool:
+        """Whether a layer's last product is normalised: backward needs it, so a layer that is recomputed makes it again."""
+        return self.num_norms > 2
+
+    @property
     def cut_from_product(self) -> bool:
         """Whether v is a part of a fused product whose q and k are rotated into tensors of their own."""
         return self.fused_query_key_value and not self.positions

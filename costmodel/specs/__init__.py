@@ -62,6 +62,7 @@ from costmodel.specs.runtime import (
     RecomputeLayers,
     RuntimeProfile,
     TensorParallelSwitch,
+    WindowedAttention,
 )
 from costmodel.specs.site import (
     LaunchCorrection,
@@ -185,6 +186,7 @@ __all__ = [
     "TrainingDuration",
     "TrainingSpec",
     "Trial",
+    "WindowedAttention",
     "ZeroStage",
     "canonical_json",
     "compute_plan_hash",

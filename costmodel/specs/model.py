@@ -31,6 +31,10 @@ class AttentionSpec(Spec):
     partial_rotary_factor: float = Field(default=1.0, ge=0, le=1)
     attn_logit_softcapping: PositiveFloat | None = None
 
+    def slides_over(self, length: int) -> bool:
+        """Whether the window hides any of ``length`` tokens that causal attention would see."""
+        return self.window is not None and self.window < length
+
 
 class FeedForwardSpec(Spec):
     """Dense feed-forward; the expert fields are reserved."""

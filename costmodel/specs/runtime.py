@@ -53,6 +53,14 @@ which each recomputes its first so many layers, or all of them where it has fewe
 """
 
 
+WindowedAttention = Literal["window", "full_scores"]
+"""What fused attention computes under a sliding window shorter than the sequence.
+
+``window``: the kernel knows the window and skips the blocks outside it. ``full_scores``: the kernel is given a mask tensor, which
+it cannot skip by: it computes all scores of the sequence, also those that causal attention would not.
+"""
+
+
 TensorParallelSwitch = Literal["optional", "always", "never"]
 """What a switch is under tensor parallelism: the user's choice, always on, or never on."""
 
@@ -75,7 +83,8 @@ class RuntimeProfile(Spec):
     chunk over the sequence (``TrainingSpec.loss_chunks``). ``memory_model``: whose way to hold activations,
     buffers and states is counted. ``kernel_fusion``, ``flash_attention_version`` and
     ``unfused_softmax`` (of unfused attention): the kernels it uses unless a run
-    says otherwise. ``error_band`` is the half-width of the 80% interval of step times on the architectures
+    says otherwise. ``windowed_attention``: what fused attention computes under a
+    sliding window (`WindowedAttention`). ``error_band`` is the half-width of the 80% interval of step times on the architectures
     ``measured_on``, ``error_band_elsewhere`` on others (costmodel/uncertainty.py). ``constants``: named
     stack costs, listed in docs/architecture.md. ``memory``: what it keeps on a device. ``stage_costs``: how it deals layers
     to pipeline stages; None: evenly. ``site_rate`` and ``memory_margin``: rate of kernels and allocated bytes over the
@@ -95,6 +104,7 @@ class RuntimeProfile(Spec):
     kernel_fusion: KernelFusion
     flash_attention_version: Literal[1, 2, 3]
     unfused_softmax: Literal["fused", "eager"]
+    windowed_attention: WindowedAttention = "window"
     zero_stages: tuple[ZeroStage, ...]
     hybrid_shard: bool
     hierarchical_partition: bool

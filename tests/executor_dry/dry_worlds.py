@@ -39,7 +39,25 @@ GPT2: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 QWEN3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 8}
-MODELS = {"llama": LLAMA, "gpt2": GPT2, "qwen3": QWEN3}
+WINDOW = 128
+_SLIDING = {**LLAMA, "sliding_window": WINDOW}
+_GEMMA2 = {**_SLIDING, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 8}
+WINDOWED: dict[str, dict[str, Any]] = {
+    "mistral": {**_SLIDING, "model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+    "phi3": {**_SLIDING, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "pad_token_id": None},
+    "qwen2": {
+        **_SLIDING,
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": True,
+        "max_window_layers": 1,
+    },
+    "gemma2": _GEMMA2,
+    "gemma2-uncapped": {**_GEMMA2, "attn_logit_softcapping": None},
+}
+for _config in (WINDOWED["gemma2"], WINDOWED["gemma2-uncapped"]):
+    _config.pop("hidden_act")
+MODELS = {"llama": LLAMA, "gpt2": GPT2, "qwen3": QWEN3, **WINDOWED}
 TENSOR = {"tensor_parallel_size": 2}
 SEQUENCE = {**TENSOR, "sequence_parallel": True, "loss_parallel": True}
 PIPELINE = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b", "num_micro_batches": 4}

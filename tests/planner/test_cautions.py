@@ -8,9 +8,10 @@ import pytest
 from planner_worlds import GIB, make_cluster, make_model, plan_space, recommend
 
 from benchmarks.explanations import check
-from planner.cautions import BORDERLINE_FRACTION, BUBBLE_FRACTION
+from planner.cautions import BORDERLINE_FRACTION, BUBBLE_FRACTION, plan_cautions
 from planner.explain import explain
 
+WINDOWS = [(512, "torch", True), (2048, "torch", False), (4096, "torch", False), (512, "megatron", False)]
 LARGE = make_model(layers=8, hidden=1024, heads=8, key_values=8, feed_forward=4096, vocab=32000)
 
 
@@ -126,6 +127,25 @@ def test_the_safer_plan_is_stored_and_stays_below_the_limit() -> None:
     assert answer.safer.step_time_seconds == pytest.approx(lean.best.estimate.step_time_seconds.value, rel=1e-9)
     assert answer.safer.needed_bytes == lean.best.estimate.peak_memory_bytes.device
     assert recommend(plan_space(model=LARGE)).safer is None
+
+
+def windowed(window: int, runtime: str = "torch") -> Any:
+    model = make_model()
+    group = model.layers[0]
+    group = group.model_copy(update={"attention": group.attention.model_copy(update={"window": window})})
+    return recommend(plan_space(model=model.model_copy(update={"layers": (group,)}), sequence=2048, runtime=runtime))
+
+
+@pytest.mark.parametrize(("window", "runtime", "said"), WINDOWS)
+def test_a_window_that_saves_nothing_is_named(window: int, runtime: str, said: bool) -> None:
+    found = windowed(window, runtime)
+    warnings = [text for text in found.warnings if "sliding window" in text]
+    # 512 of 2,048 tokens: w s - w^2 / 2 of s^2 scores is 1/4 - 1/32.
+    computed = "runtime torch computes all scores of 2,048 tokens and uses 21.9% of them"
+    assert warnings == [f"the sliding window of 512 tokens saves nothing: {computed}"] * said
+    assert list(plan_cautions(found.best)) == warnings
+    told = [one for one in explain(found) if one.section == "warnings"]
+    assert check(found.model_dump(mode="json"), [one.model_dump(mode="json") for one in told]) == []
 
 
 def test_what_was_stated_is_stored() -> None:
