@@ -5,14 +5,17 @@ A checkpoint folder holds one folder per saved step::
     DIR/step-000010/training.json    this record
     DIR/step-000010/*.distcp         tensors, by torch.distributed.checkpoint
     DIR/step-000010/.metadata        written last: a step without it was interrupted and is passed over
+    DIR/.lock                        empty; locked by the run that writes here
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -20,6 +23,7 @@ from costmodel.specs import InputError, OptimizerSpec, Plan
 
 RECORD_FILE = "training.json"
 COMPLETE_FILE = ".metadata"
+LOCK_FILE = ".lock"
 _STEP = re.compile(r"step-(\d{6,12})", re.ASCII)
 _NOT_THE_MODEL = {"name", "family", "weights_path", "tokenizer_path"}
 _NOT_THE_ARCHITECTURE = {
@@ -67,6 +71,29 @@ def make_record(plan: Plan, *, step: int, seed: int, data: str) -> Record:
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step stands."""
     return folder / f"step-{step:06d}"
+
+
+def claim(folder: Path) -> IO[str] | None:
+    """Keep other runs from writing into a folder of checkpoints: files of two runs in one step would be of neither.
+
+    Returns:
+        What holds the claim until it is closed or its process ends; None on a file system without locks.
+
+    Raises:
+        InputError: when another run has it.
+    """
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK_FILE).open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise InputError(
+                f"checkpoint {folder} is written by another run now; wait for its end, or choose another folder"
+            ) from None
+        return file
+    return None
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -228,6 +228,8 @@ def describe_end(code: int) -> str:
     """How the agent ended that started the processes, where no process said why."""
     if code > 128:
         return f"the run was stopped by signal {code - 128}"
+    if code == -signal.SIGTERM:  # ours, passed on before there was anything to end in good order
+        return f"the run was stopped by signal {-code}"
     if code < 0:
         return f"the process that starts the others was killed by signal {-code}"
     return f"the run ended with exit code {code}"

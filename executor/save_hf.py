@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def save_hf(
     *,
     dtype: torch.dtype | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
+    replace: bool = True,
 ) -> None:
     """Write a folder that ``AutoModelForCausalLM.from_pretrained`` loads. All processes call it; rank 0 writes.
 
@@ -59,9 +61,10 @@ def save_hf(
         group: all processes on gloo, with a timeout that allows for writing the whole model.
         dtype: of the saved weights; None keeps the parameters' own.
         max_file_bytes: a file holds less, unless one tensor is larger.
+        replace: write over what a folder holds; else a full one is kept and the model goes beside it.
 
     Raises:
-        ExecutionError: on rank 0, when the folder cannot be written.
+        ExecutionError: on rank 0, when the folder cannot be written or is kept.
     """
     dtype = dtype or DTYPES[run.plan.training.precision.parameter]
     whole = build_whole_model(run.plan.model, dtype)
@@ -74,13 +77,23 @@ def save_hf(
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".meshwright-") as name:
             partial = Path(name)
             _write_weights(tensors, files, partial)
             _write_config(run.plan.model, type(whole).__name__, dtype, partial)
-            _publish(partial, folder)
+            target = folder if replace else free_folder(folder)
+            _publish(partial, target)
     except OSError as error:
         raise ExecutionError(f"the model cannot be saved to {folder}: {error.strerror or error}") from error
+    if target != folder:
+        raise ExecutionError(f"save_hf {folder} was filled by somebody else during this run; the model is in {target}")
+
+
+def free_folder(folder: Path) -> Path:
+    """The folder where it is empty or missing, else a new name beside it."""
+    if folder.is_dir() and any(folder.iterdir()):
+        return folder.with_name(f"{folder.name[:100]}-{secrets.token_hex(4)}")
+    return folder
 
 
 def _split(shapes: dict[str, tuple[int, ...]], itemsize: int, limit: int) -> list[list[str]]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from costmodel.specs import InputError, Observation, Plan
 from executor.adapter import set_timeouts
 from executor.checkpoint import load_checkpoint, save_checkpoint
-from executor.checkpoint_record import changes, check_same_training, make_record, newest_checkpoint, read_record
+from executor.checkpoint_record import changes, check_same_training, claim, make_record, newest_checkpoint, read_record
 from executor.checks import notices
 from executor.data import GlobalBatches
 from executor.hf_models import DTYPES
@@ -42,6 +42,8 @@ class Saver:
         writes = outputs.checkpoint is not None or outputs.save_hf is not None
         timeout = timedelta(seconds=FILE_TIMEOUT_SECONDS)
         self._group = dist.new_group(backend="gloo", timeout=timeout) if writes else None
+        folder = outputs.checkpoint if dist.get_rank() == 0 else None
+        self._claim = None if folder is None else claim(folder)  # until this process ends
 
     def find_start(self, progress: ProgressReport) -> int:
         """Choose the newest checkpoint to go on from; the number of steps it has done, 0 without one.
@@ -85,7 +87,7 @@ class Saver:
         outputs = self._outputs
         if outputs.save_hf is not None and self._group is not None:
             dtype = None if outputs.save_hf_dtype is None else DTYPES[outputs.save_hf_dtype]
-            save_hf(self._run, outputs.save_hf, self._group, dtype=dtype)
+            save_hf(self._run, outputs.save_hf, self._group, dtype=dtype, replace=outputs.force)
 
 
 def train(

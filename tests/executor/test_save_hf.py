@@ -65,6 +65,18 @@ def test_a_trained_folder_equals_one_process_under_four_kinds_of_parallelism(
     check(large_pool.run(8, {"kind": "export", "plan": plan.model_dump_json(), "folder": str(tmp_path)}), model)
 
 
+def test_a_model_goes_beside_a_folder_that_was_filled_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / ("m" * 250)
+    assert save_hf.free_folder(folder) == folder
+    folder.mkdir()
+    assert save_hf.free_folder(folder) == folder
+    (folder / "config.json").touch()
+    beside = save_hf.free_folder(folder)
+    assert beside.parent == tmp_path
+    assert beside.name.startswith("m" * 100)
+    beside.mkdir()
+
+
 def test_one_file_s_worth_is_held_at_a_time(tmp_path: Path) -> None:
     held: set[int] = set()
     most = []

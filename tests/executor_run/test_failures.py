@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.specs import ExecutionError, InputError
 from executor.failures import Failure, describe, describe_agent, describe_exit, load, root_cause, save, to_exception
+from executor.launch import describe_end
 
 GLOO = "[/src/gloo/transport/tcp/pair.cc:144] Connection closed by peer [127.0.0.1]:3452"
 
@@ -62,6 +63,19 @@ def test_nodes_that_never_met_are_told_without_a_rank() -> None:
         failure = describe_agent(error)
     assert str(failure) == "the processes could not be started: The client socket has timed out after 600000ms"
     assert isinstance(to_exception(failure), ExecutionError)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (-15, "the run was stopped by signal 15"),  # passed on by the launcher, before and after processes are there
+        (143, "the run was stopped by signal 15"),
+        (-9, "the process that starts the others was killed by signal 9"),
+        (3, "the run ended with exit code 3"),
+    ],
+)
+def test_how_the_agent_ended_is_told(code: int, said: str) -> None:
+    assert describe_end(code) == said
 
 
 def test_an_exit_code_is_told() -> None:

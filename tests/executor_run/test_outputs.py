@@ -12,6 +12,7 @@ from executor.checkpoint_record import (
     RECORD_FILE,
     changes,
     check_same_training,
+    claim,
     make_record,
     newest_checkpoint,
     read_record,
@@ -108,6 +109,21 @@ def test_steps_count_from_the_start(tmp_path: Path) -> None:
     saving.check(tiny_plan(), steps=5)  # nothing is left to train: the model is saved
     with pytest.raises(InputError, match="is 4"):
         saving.check(tiny_plan(), steps=4)
+
+
+def test_one_run_at_a_time_writes_checkpoints(tmp_path: Path) -> None:
+    held = claim(tmp_path / "new" / "states")
+    with pytest.raises(InputError, match=r"states is written by another run now; wait for its end"):
+        claim(tmp_path / "new" / "states")
+    other = claim(tmp_path / "others")
+    assert held is not None
+    assert other is not None
+    held.close()  # as the end of its process does
+    again = claim(tmp_path / "new" / "states")
+    assert again is not None
+    again.close()
+    other.close()
+    assert newest_checkpoint(tmp_path / "new" / "states") is None
 
 
 def test_a_checkpoint_is_not_written_over(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_run_goes_on_under_another_plan_and_is_exported(tmp_path: Path) -> Non
     assert f"going on after step 2, from {tmp_path}/checkpoints/step-000002" in second.stderr
     assert "different from here on" not in second.stderr
     steps = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert steps == ["step-000002", "step-000003", "step-000004"]
+    assert steps == [".lock", "step-000002", "step-000003", "step-000004"]
     check_model_folder(model, expected[4])
 
 
