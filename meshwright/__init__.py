@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from meshwright.estimating import estimate, training_duration
     from meshwright.explaining import explain
     from meshwright.exporting import export
+    from meshwright.importing import import_plan
+    from meshwright.improving import improve
     from meshwright.inputs import load_cluster, load_model, load_runtime
     from meshwright.plan_files import load_plan, save_plan
     from meshwright.planning import make_plan, plan
@@ -57,6 +59,7 @@ __all__ = [
     "ClusterSpec", "Comparison", "DeviceSpec", "Estimate", "Infeasible", "InputError", "ModelSpec", "Observation",
     "OptimizerSpec", "ParallelConfig", "Plan", "PrecisionSpec", "Recommendation", "Rejection", "RuntimeProfile",
     "Scaling", "SiteProfile", "TrainingSpec", "__version__", "calibrate", "compare", "detect", "estimate", "explain", "export",
+    "import_plan", "improve",
     "list_devices", "list_models", "list_runtimes", "load_cluster", "load_model", "load_plan", "load_runtime",
     "load_site", "make_plan", "maximize", "measure", "plan", "replay", "run", "run_reference", "save_plan", "save_site",
     "scale", "training_duration", "verify",
@@ -71,6 +74,8 @@ _HOMES = {
     "estimate": "meshwright.estimating",
     "explain": "meshwright.explaining",
     "export": "meshwright.exporting",
+    "import_plan": "meshwright.importing",
+    "improve": "meshwright.improving",
     "list_devices": "hardware_profiles.loader",
     "list_models": "costmodel.models.loader",
     "list_runtimes": "costmodel.runtimes.loader",

@@ -36,11 +36,15 @@ class Improvement:
     deciding: tuple[TermDifference, ...] = ()
 
 
-def improve(plan: Plan) -> Improvement:
+def improve(
+    plan: Plan, *, max_memory_fraction: float | str | None = None, reserve_memory: int | str | None = None
+) -> Improvement:
     """The best plan of the given plan's problem, and how both differ.
 
     Args:
         plan: a plan with its estimate.
+        max_memory_fraction: as in `meshwright.plan`.
+        reserve_memory: as in `meshwright.plan`.
 
     Raises:
         InputError: when the plan has no estimate.
@@ -56,6 +60,8 @@ def improve(plan: Plan) -> Improvement:
         global_batch_size=plan.training.global_batch_size,
         sequence_length=plan.training.sequence_length,
         runtime=runtime,
+        max_memory_fraction=max_memory_fraction,
+        reserve_memory=reserve_memory,
         **training_words(plan, runtime),
     )
     if isinstance(answer, Infeasible):

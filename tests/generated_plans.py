@@ -26,6 +26,8 @@ from hardware_profiles.loader import load_cluster
 
 _NODES = (1, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 96, 128, 256, 512, 1024, 2048)
 _DEVICES = ("H100-SXM", "A100-SXM-80GB", "B200")
+# Words of precision that are drawn; elsewhere bf16 twice as often as fp32.
+_PRECISIONS = {"megatron": ("bf16", "bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-blockwise", "mxfp8")}
 _CHUNKED = ("interleaved_1f1b", "looped_bfs")
 
 
@@ -72,7 +74,9 @@ def random_plan(rng: random.Random, runtime: str, models: Sequence[str]) -> Plan
         global_batch_size=batch,
         sequence_length=rng.choice((1024, 2048, 4096, 8192, 32768)),
         precision=profile.precisions[
-            rng.choice([word for word in ("bf16", "bf16", "fp32") if word in profile.precisions])
+            rng.choice(
+                [word for word in _PRECISIONS.get(runtime, ("bf16", "bf16", "fp32")) if word in profile.precisions]
+            )
         ],
         optimizer=_optimizer(rng),
     )
@@ -153,7 +157,10 @@ def _layers(rng: random.Random, profile: RuntimeProfile, layers: int, stages: in
 
 
 def _recompute(rng: random.Random, profile: RuntimeProfile) -> RecomputeSpec:
-    return RecomputeSpec(kind=rng.choice(profile.recompute_kinds))
+    kind = rng.choice(profile.recompute_kinds)
+    if kind == "full" and profile.recompute_layers != "all" and rng.random() < 0.5:
+        return RecomputeSpec(kind=kind, num_layers=rng.choice((1, 2, 3)))
+    return RecomputeSpec(kind=kind)
 
 
 def _optimizer(rng: random.Random) -> OptimizerSpec:

@@ -129,14 +129,14 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     if not plan.estimate.fits and not values["ignore_memory"]:
         _show_miss(explain_miss(plan), as_json=values["as_json"])
         if values["improve"]:
-            _improve(plan, as_json=values["as_json"])
+            _improve(plan, values)
         raise typer.Exit(NO_FEASIBLE_PLAN)
     if values["output"] is not None:
         save_plan(plan, values["output"], force=values["force"])
         print_notice(f"wrote the plan with its estimate to {values['output']}")
     _show(plan, values)
     if values["improve"]:
-        _improve(plan, as_json=values["as_json"])
+        _improve(plan, values)
 
 
 def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> Plan:
@@ -195,13 +195,13 @@ def _imported_plan(values: dict[str, Any], stated: list[str], *, command: str) -
     return import_plan(read, values["model"], values["cluster"], runtime=runtime, command=command, **given)
 
 
-def _improve(plan: Plan, *, as_json: bool) -> None:
+def _improve(plan: Plan, values: dict[str, Any]) -> None:
     """The best plan of the same problem, beside the given one; in JSON on stderr, as durations are."""
     from meshwright.cli.render.improvement import render_improvement
     from meshwright.improving import improve
 
-    found = improve(plan)
-    if as_json:
+    found = improve(plan, **{name: values[name] for name in ("max_memory_fraction", "reserve_memory")})
+    if values["as_json"]:
         print_notice(found.answer.model_dump_json())
     else:
         render_improvement(answer_console(), found)

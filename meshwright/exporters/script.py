@@ -128,8 +128,8 @@ def _default(setting: Setting, nodes: int) -> str:
 
 
 def quote_all(words: Iterable[str]) -> str:
-    """Words of a bash array, each quoted where it needs to be."""
-    return " ".join(shlex.quote(word) for word in words)
+    """Words of a bash array, each quoted where it needs to be, or where it looks like several (a comma)."""
+    return " ".join(f"'{word}'" if "," in word and shlex.quote(word) == word else shlex.quote(word) for word in words)
 
 
 def num_nodes(plan: Plan) -> int:

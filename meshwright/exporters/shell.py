@@ -1,26 +1,75 @@
-"""The commands of a launch script as its shell would see them, without running anything.
+"""The commands of a bash script, with every variable put in that the script itself sets. Nothing is executed.
 
-Lines are read from top to bottom: assignments, arrays and defaults (``${NAME:-8}``) are followed, loops and conditions are not:
-every line of theirs is read once. What only a running shell knows (``$(hostname)``, a variable that nobody sets) stays as it is
-written, so that whoever needs its value can say so.
+Branches are taken where their condition follows from the text; where it does not, what they set is marked as unknown, and
+is an error only where it decides something.
 """
 
 from __future__ import annotations
 
-import ast
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from costmodel.specs import InputError
+from meshwright.exporters.shell_words import OWN_ARGUMENTS, Token, as_written, expand, find_unknown, tokens, unknown
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_SEPARATORS = "\n;&|"
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 _MAX_LENGTH = 10**6
-# Words that stand before a command without being one.
-_KEYWORDS = frozenset(
-    {"if", "then", "else", "elif", "do", "while", "until", "time", "exec", "!", "{", "}", "fi", "done", "export"}
-)
+_BEFORE = ("exec", "time", "!")
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
+_SEPARATORS = ("\n", ";", "&", "&&", "||", "|", ";;")
+_OPENING = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac", "{": "}"}
+_COMPARED: dict[str, Callable[[str, str], bool]] = {
+    "-eq": lambda a, b: int(a) == int(b),
+    "-ne": lambda a, b: int(a) != int(b),
+    "-gt": lambda a, b: int(a) > int(b),
+    "-ge": lambda a, b: int(a) >= int(b),
+    "-lt": lambda a, b: int(a) < int(b),
+    "-le": lambda a, b: int(a) <= int(b),
+    "=": lambda a, b: a == b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+class _Mode(Enum):
+    """Whether a part of the script is run, may be run, or is not."""
+
+    RUN = "run"
+    MAYBE = "maybe"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its words, expanded, and its line."""
+
+    words: tuple[str, ...]
+    line: int
+
+
+@dataclass(slots=True)
+class _Script:
+    tokens: list[Token]
+    unsure: _Mode = _Mode.MAYBE  # how a part is taken of which the text does not say whether it runs
+    at: int = 0
+    variables: dict[str, str | list[str]] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+
+
+def commands(text: str, *, all_branches: bool = False) -> tuple[Command, ...]:
+    """The commands that a script runs, or may run, in order; definitions of functions are left out.
+
+    Args:
+        text: of the script.
+        all_branches: take parts of which the text does not say whether they run as if they did, one after the other, and keep
+            ``$@``, which otherwise is nothing.
+
+    Raises:
+        InputError: when a quote, bracket or block is not closed, the message names the line; and for a text that is too long.
+    """
+    return tuple(_read(text, _Mode.RUN if all_branches else _Mode.MAYBE).commands)
 
 
 def read_commands(text: str) -> list[list[str]]:
@@ -35,215 +84,251 @@ def read_script(text: str) -> tuple[list[list[str]], dict[str, str]]:
         text: of the script.
 
     Returns:
-        Every simple command in order, as its words; variables that are set before it, and defaults, are filled in. Then the
-        variables as the last line leaves them, arrays as one text.
+        Every command in order, as its words, those of all branches that the text does not decide among them; what only a running
+        shell knows stays as it is written. Then the variables as the last line leaves them, arrays as one text.
 
     Raises:
-        InputError: for a quote or bracket that is never closed, and for a text that is too long for a script.
+        InputError: see `commands`.
     """
-    if len(text) > _MAX_LENGTH:
-        raise InputError(f"the script has {len(text)} characters; needed at most {_MAX_LENGTH}")
-    reader = _Reader(text.replace("\r\n", "\n"))
-    return reader.read(), {name: " ".join(value) for name, value in reader.variables.items()}
+    script = _read(text, _Mode.RUN)
+    words = [[as_written(word) for word in command.words] for command in script.commands]
+    values = {name: value if isinstance(value, str) else " ".join(value) for name, value in script.variables.items()}
+    return words, {name: as_written(value) for name, value in values.items()}
 
 
 def unresolved(word: str) -> bool:
-    """Whether a word holds something that only a running shell knows."""
+    """Whether a word of `read_script` holds something that only a running shell knows."""
     return "$" in word or "`" in word
 
 
-@dataclass(slots=True)
-class _Reader:
-    text: str
-    at: int = 0
-    variables: dict[str, list[str]] = field(default_factory=dict)
+def _read(text: str, unsure: _Mode) -> _Script:
+    if len(text) > _MAX_LENGTH:
+        raise InputError(f"the script has {len(text)} characters; needed at most {_MAX_LENGTH}")
+    script = _Script(list(tokens(text.replace("\r\n", "\n"))), unsure=unsure)
+    while script.at < len(script.tokens):
+        _block(script, _Mode.RUN, ())
+        if script.at < len(script.tokens):  # a closing word without its opening one
+            script.at += 1
+    return script
 
-    def read(self) -> list[list[str]]:
-        commands: list[list[str]] = []
-        while self.at < len(self.text):
-            command = self._command()
-            while command and command[0] in _KEYWORDS:
-                del command[0]
-            if command:
-                commands.append(command)
-        return commands
 
-    def _command(self) -> list[str]:
-        """Words up to the next separator; assignments before the command are carried out."""
-        words: list[str] = []
-        while self._skip_blanks():
-            if self.text[self.at] in _SEPARATORS:
-                self.at += 1
-                break
-            if self.text[self.at] in "<>()":
-                self.at += 1
-                continue
-            if (found := _ASSIGNMENT.match(self.text, self.at)) and all(word in _KEYWORDS for word in words):
-                self.at = found.end()
-                self._assign(found.group(1), append=bool(found.group(2)))
-            else:
-                words += self._word()
-        return words
+def _block(script: _Script, mode: _Mode, until: tuple[str, ...]) -> str | None:
+    """Statements up to one of the words ``until``, which is passed and returned."""
+    start = script.tokens[script.at].line if script.at < len(script.tokens) else 0
+    current, status = mode, None
+    while script.at < len(script.tokens):
+        token = script.tokens[script.at]
+        if token.kind == "operator":
+            script.at += 1
+            if token.text in ("&&", "||"):
+                current = _after(script, mode, current, status, token.text)
+            elif token.text in ("\n", ";", "&", "|", ";;"):
+                current = mode
+            continue
+        if token.kind == "word" and token.text in until:
+            script.at += 1
+            return token.text
+        status = _statement(script, current)
+    if until:
+        raise InputError(f"line {start}: {until[-1]} is missing; the file may be cut off")
+    return None
 
-    def _skip_blanks(self) -> bool:
-        """Past blanks, joined lines and comments; whether anything is left."""
-        while self.at < len(self.text):
-            if self.text.startswith("\\\n", self.at):
-                self.at += 2
-            elif self.text[self.at] in " \t":
-                self.at += 1
-            elif self.text[self.at] == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
-                return True
-        return False
 
-    def _assign(self, name: str, *, append: bool) -> None:
-        value = self._array() if self.text.startswith("(", self.at) else [" ".join(self._scalar())]
-        self.variables[name] = [*self.variables.get(name, []), *value] if append else value
+def _after(script: _Script, mode: _Mode, current: _Mode, status: bool | None, operator: str) -> _Mode:
+    """How a command behind ``&&`` or ``||`` runs."""
+    if mode is not _Mode.RUN or current is _Mode.MAYBE:
+        return mode if mode is not _Mode.RUN else _Mode.MAYBE
+    if status is None:
+        return script.unsure
+    return _Mode.RUN if status == (operator == "&&") else _Mode.SKIP
 
-    def _scalar(self) -> list[str]:
-        starts = self.at < len(self.text) and self.text[self.at] not in " \t)" + _SEPARATORS
-        return self._word() if starts else []
 
-    def _array(self) -> list[str]:
-        opened = self.at
-        self.at += 1
-        words: list[str] = []
-        while self._skip_blanks():
-            if self.text[self.at] == ")":
-                self.at += 1
-                return words
-            if self.text[self.at] in "\n;&|<>(":
-                self.at += 1
-            else:
-                words += self._word()
-        raise self._unclosed("(", opened)
+def _statement(script: _Script, mode: _Mode) -> bool | None:
+    """One statement; returns its status where that is known."""
+    token = script.tokens[script.at]
+    if token.kind == "word" and token.text == "do":
+        script.at += 1
+        return None
+    if token.kind == "word" and token.text == "if":
+        script.at += 1
+        _branches(script, mode)
+        return None
+    if token.kind == "word" and token.text in _OPENING:
+        script.at += 1
+        if token.text in ("for", "case"):
+            _pass_head(script)
+        inner = mode if token.text == "{" else _Mode.SKIP if mode is _Mode.SKIP else script.unsure
+        _block(script, inner, (_OPENING[token.text],))
+        return None
+    if _is_function(script):
+        _block(script, _Mode.SKIP, ("}",))
+        return None
+    return _simple(script, mode)
 
-    def _word(self) -> list[str]:
-        """One word of the text, which may become none or several."""
-        done: list[str] = []
-        current, quoted = "", False
-        while self.at < len(self.text) and self.text[self.at] not in " \t<>()" + _SEPARATORS:
-            character = self.text[self.at]
-            if character == "'":
-                current, quoted = current + self._until("'"), True
-            elif character == '"':
-                parts, quoted = self._double_quoted(), True
-                done += [current + parts[0], *parts[1:-1]] if len(parts) > 1 else []
-                current = parts[-1] if len(parts) > 1 else current + "".join(parts)
-                quoted = bool(parts) or bool(current)
-            elif character == "\\":
-                current += self.text[self.at + 1 : self.at + 2].replace("\n", "")
-                self.at += 2
-            elif character == "$":
-                parts = [word for part in self._dollar() for word in ([part] if unresolved(part) else part.split())]
-                done += [current + parts[0], *parts[1:-1]] if len(parts) > 1 else []
-                current = parts[-1] if len(parts) > 1 else current + "".join(parts)
-            else:
-                current, self.at = current + character, self.at + 1
-        return [*done, current] if current or quoted else done
 
-    def _until(self, end: str) -> str:
-        opened = self.at
-        close = self.text.find(end, self.at + 1)
-        if close < 0:
-            raise self._unclosed(end, opened)
-        inside, self.at = self.text[self.at + 1 : close], close + 1
-        return inside
+def _pass_head(script: _Script) -> None:
+    """Past the rest of the line that a loop or ``case`` begins."""
+    while script.at < len(script.tokens) and script.tokens[script.at].text not in ("\n", ";", "do"):
+        script.at += 1
 
-    def _double_quoted(self) -> list[str]:
-        """The words inside double quotes: one, or those of an array."""
-        opened = self.at
-        self.at += 1
-        words: list[str] = [""]
-        while self.at < len(self.text):
-            character = self.text[self.at]
-            if character == '"':
-                self.at += 1
-                return words
-            if character == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`", "\n"):
-                words[-1] += self.text[self.at + 1].replace("\n", "")
-                self.at += 2
-            elif character == "$":
-                parts = self._dollar()
-                if parts:
-                    words = [*words[:-1], words[-1] + parts[0], *parts[1:]]
-                elif words == [""] and self.text.startswith('"', self.at):
-                    words = []
-            else:
-                words[-1] += character
-                self.at += 1
-        raise self._unclosed('"', opened)
 
-    def _dollar(self) -> list[str]:
-        """What a ``$`` stands for; unknown things as they are written."""
-        start = self.at
-        if self.text.startswith("$((", start):
-            return [self._arithmetic(self._bracketed(start + 1, "(", ")"), start)]
-        if self.text.startswith("$(", start):
-            self._bracketed(start + 1, "(", ")")
-        elif self.text.startswith("${", start):
-            return self._braced(self._bracketed(start + 1, "{", "}"), start)
-        elif found := _NAME.match(self.text, start + 1):
-            self.at = found.end()
-            return self._value(found.group(), start)
-        else:
-            self.at = start + (2 if self.text[start + 1 : start + 2] in tuple("@*#?$!0123456789") else 1)
-        return [self.text[start : self.at]]
+def _is_function(script: _Script) -> bool:
+    """Whether a function is defined here; its opening brace is passed then."""
+    texts = [token.text for token in script.tokens[script.at : script.at + 6]]
+    for head in ([texts[0], "(", ")"], ["function", *texts[1:2]], ["function", *texts[1:2], "(", ")"]):
+        rest = texts[len(head) :]
+        breaks = next((count for count, text in enumerate(rest) if text != "\n"), len(rest))
+        if texts[: len(head)] == head and rest[breaks : breaks + 1] == ["{"]:
+            script.at += len(head) + breaks + 1
+            return True
+    return False
 
-    def _bracketed(self, start: int, opening: str, closing: str) -> str:
-        depth = 0
-        for index in range(start, len(self.text)):
-            depth += (self.text[index] == opening) - (self.text[index] == closing)
-            if depth == 0:
-                self.at = index + 1
-                return self.text[start + 1 : index]
-        raise self._unclosed(opening, start)
 
-    def _value(self, name: str, start: int) -> list[str]:
-        return list(self.variables[name]) if name in self.variables else [self.text[start : self.at]]
+def _branches(script: _Script, mode: _Mode) -> None:
+    """``if`` with its branches: the first whose condition holds, or all of them perhaps."""
+    taken: bool | None = False
+    word: str | None = "if"
+    while word in ("if", "elif"):
+        condition = _condition(script)
+        chosen = mode
+        if mode is _Mode.RUN:
+            if taken or condition is False:
+                chosen = _Mode.SKIP
+            elif taken is None or condition is None:
+                chosen = script.unsure
+        taken = (
+            True if taken or (taken is False and condition) else None if condition is None or taken is None else False
+        )
+        word = _block(script, chosen, ("elif", "else", "fi"))
+    if word == "else":
+        chosen = mode
+        if mode is _Mode.RUN and taken is not False:
+            chosen = _Mode.SKIP if taken else script.unsure
+        _block(script, chosen, ("fi",))
 
-    def _braced(self, inside: str, start: int) -> list[str]:
-        found = _NAME.match(inside)
-        if found is None:
-            return [self.text[start : self.at]]
-        name, rest = found.group(), inside[found.end() :]
-        if rest in ("", "[@]", "[*]"):
-            return self._value(name, start)
-        if rest[:2] in (":-", ":="):
-            if "".join(self.variables.get(name, [])):
-                return list(self.variables[name])
-            return ["".join(_Reader(f'"{rest[2:]}"', variables=self.variables)._double_quoted())]
-        return [self.text[start : self.at]]
 
-    def _arithmetic(self, inside: str, start: int) -> str:
-        """Whole numbers, + - * / and names that are known; everything else as it is written."""
-        text = inside.strip("()").replace("$", "")
-        text = _NAME.sub(lambda found: "".join(self.variables.get(found.group(), [found.group()])), text)
+def _condition(script: _Script) -> bool | None:
+    """The condition up to ``then``."""
+    found: list[Token] = []
+    while script.at < len(script.tokens):
+        token = script.tokens[script.at]
+        script.at += 1
+        if token.text == "then":
+            parts = [part for part in found if part.text not in ("\n", ";")]
+            if any(part.text in ("&&", "||", "|", "(", ")") for part in parts):
+                return None
+            return _test(_expanded(script, parts))
+        found.append(token)
+    raise InputError(f"line {found[0].line if found else 0}: then is missing; the file may be cut off")
+
+
+def _expanded(script: _Script, parts: list[Token]) -> list[str]:
+    return [word for part in parts for word in (expand(part.text, script.variables) or [""])]
+
+
+def _test(words: list[str]) -> bool | None:
+    """``[ ... ]`` or ``[[ ... ]]`` of known words; None: not known."""
+    if len(words) < 3 or words[0] not in ("[", "[["):
+        return True if words == ["true"] else False if words == ["false"] else None
+    inner = words[1:-1]
+    if inner[:1] == ["!"]:
+        held = _test([words[0], *inner[1:], words[-1]])
+        return None if held is None else not held
+    if any(find_unknown(word) for word in inner):
+        return None
+    if len(inner) == 2 and inner[0] in ("-n", "-z"):
+        return bool(inner[1]) == (inner[0] == "-n")
+    if len(inner) == 3 and inner[1] in _COMPARED:
         try:
-            return str(_whole(ast.parse(text.replace("/", "//").strip(), mode="eval").body))
-        except (ValueError, SyntaxError, ZeroDivisionError, RecursionError):
-            return self.text[start : self.at]
-
-    def _unclosed(self, what: str, start: int) -> InputError:
-        line = self.text.count("\n", 0, start) + 1
-        return InputError(f"line {line} of the script opens {what}, which nothing closes")
+            return _COMPARED[inner[1]](inner[0], inner[2])
+        except ValueError:
+            return None
+    return None
 
 
-def _whole(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _whole(node.left), _whole(node.right)
-        match node.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-            case ast.FloorDiv():
-                return left // right
-    raise ValueError("no whole number")
+def _simple(script: _Script, mode: _Mode) -> bool | None:
+    """Assignments and a command, up to the next separator."""
+    parts: list[Token] = []
+    while script.at < len(script.tokens):
+        token = script.tokens[script.at]
+        if token.kind == "operator" and token.text in (*_SEPARATORS, "(", ")"):
+            break
+        script.at += 1
+        if token.kind == "operator":  # a redirection, into a file or onto another stream
+            to_stream = script.at < len(script.tokens) and script.tokens[script.at].text == "&"
+            script.at += 2 if to_stream else 1
+            continue
+        parts.append(token)
+    if mode is _Mode.SKIP or not parts:
+        if not parts:
+            script.at += 1
+        return None
+    return _run(script, mode, parts)
+
+
+def _run(script: _Script, mode: _Mode, parts: list[Token]) -> bool | None:
+    rest = list(parts)
+    while rest and rest[0].text in _BEFORE:
+        rest.pop(0)
+    declaring = bool(rest) and rest[0].text in _DECLARING
+    rest = rest[1:] if declaring else rest
+    while rest and (rest[0].kind == "array" or _ASSIGNMENT.fullmatch(rest[0].text) or (declaring and rest)):
+        _assign(script, mode, rest.pop(0))
+    if not rest:
+        return True
+    words = _expanded_command(script, rest)
+    status = _test(words)
+    if script.unsure is _Mode.MAYBE:
+        words = [word for word in words if find_unknown(word) not in OWN_ARGUMENTS]
+    if status is None and words:
+        script.commands.append(Command(tuple(words), rest[0].line))
+    return status
+
+
+def _expanded_command(script: _Script, parts: list[Token]) -> list[str]:
+    if parts[0].text in ("[", "[["):
+        return _expanded(script, parts)
+    return [word for part in parts for word in expand(part.text, script.variables)]
+
+
+def _assign(script: _Script, mode: _Mode, token: Token) -> None:
+    found = _ASSIGNMENT.fullmatch(token.text)
+    if found is None:  # `export NAME`, `declare -a`
+        return
+    name, append = found[1], bool(found[2])
+    if token.kind == "array":
+        value: str | list[str] = [word for raw in token.words for word in expand(raw, script.variables)]
+    else:
+        value = " ".join(expand(found[3], script.variables))
+    held = script.variables.get(name)
+    if mode is _Mode.MAYBE:
+        value = _perhaps(name, token.line, value, append=append, held=held)
+        append = False
+    if append and isinstance(held, list):
+        value = [*held, *(value if isinstance(value, list) else [value])]
+    elif append and isinstance(held, str) and isinstance(value, str):
+        value = held + value
+    script.variables[name] = value
+
+
+def _perhaps(
+    name: str, line: int, value: str | list[str], *, append: bool, held: str | list[str] | None
+) -> str | list[str]:
+    """What a variable is that may have been set."""
+    if value == held:
+        return value
+    shown = " ".join(value) if isinstance(value, list) else value
+    marker = unknown(f"{name} at line {line}, which is set under a condition" + (f" to {shown[:80]}" if shown else ""))
+    if append and isinstance(held, list):
+        return [*held, marker]
+    return [marker] if isinstance(value, list) else marker
+
+
+def launches(text: str, programs: tuple[str, ...]) -> Iterator[Command]:
+    """The commands that call one of the programs, from that word on; ``*.py`` stands for every Python file."""
+    for command in commands(text):
+        for place, word in enumerate(command.words):
+            base = word.rsplit("/", 1)[-1]
+            if base in programs or ("*.py" in programs and base.endswith(".py")):
+                yield Command(command.words[place:], command.line)
+                break

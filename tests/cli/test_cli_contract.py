@@ -369,3 +369,22 @@ def test_run_reports_prediction_and_reference(cli: Cli) -> None:
     observation = validate(Path("run.json").read_text(), "observation")
     assert len(observation["losses"]) == 3
     assert observation["plan_hash"] == load_plan("small.json").plan_hash
+
+
+def test_a_config_is_estimated_and_improved(cli: Cli, tmp_path: Path) -> None:
+    """Export for another launcher, read its script back, and see what would be better."""
+    made = ("--model", "llama-3-8b", "--cluster", "8xH100-SXM")
+    sizes = ("--global-batch-size", "64", "--sequence-length", "2048", "--tensor-parallel-size", "8")
+    stated = cli("estimate", *made, *sizes, "--runtime", "megatron", "--recompute", "full", "-o", "plan.json")
+    assert stated.code == 0
+    written = cli("export", "plan.json", "--to", "megatron", "-o", "out")
+    assert (written.code, written.out) == (0, "out/launch.sh\n")
+    read = cli("estimate", "--from", "out", *made)
+    assert read.code == 0
+    assert "read as megatron; without effect on time and memory: " in read.err
+    assert read.out == cli("estimate", "plan.json").out
+    improved = cli("estimate", "--from", "out/launch.sh", *made, "--improve")
+    assert improved.code == 0
+    assert improved.out.startswith(read.out)
+    assert "the best plan of runtime megatron" in improved.out
+    assert "recomputation of activations" in improved.out

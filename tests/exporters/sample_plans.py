@@ -6,8 +6,9 @@ from typing import Any
 
 from sample_documents import sample_plan
 
-from costmodel.specs import Plan
-from meshwright.exporters import EXPORTERS, TARGETS
+from costmodel.runtimes.loader import load_runtime
+from costmodel.specs import Plan, with_hash
+from meshwright.exporters import EXPORTERS, TARGETS, Loss
 
 # Long options of sbatch, https://slurm.schedmd.com/sbatch.html, as far as a job of ours could use them.
 _OPTIONS = """
@@ -28,7 +29,28 @@ def plan_for(target: str) -> Plan:
     if target not in EXPORTERS:  # slurm, around the launcher of the plan's runtime
         return sample_plan()
     runtimes = EXPORTERS[target].runtimes
-    return sample_plan() if runtimes is None else sample_plan(runtime=runtimes[0], **_WITHIN.get(target, {}))
+    if runtimes is None:
+        return sample_plan()
+    plan = sample_plan(runtime=runtimes[0], **_WITHIN.get(target, {}))
+    precision = load_runtime(runtimes[0]).precisions["bf16"]
+    return with_hash(plan.model_copy(update={"training": plan.training.model_copy(update={"precision": precision})}))
 
 
-__all__ = ["SBATCH_OPTIONS", "TARGETS", "plan_for"]
+def neutral(plan: Plan, losses: tuple[Loss, ...] = ()) -> dict[str, object]:
+    """What identifies a plan, without the fields that its target said it holds otherwise.
+
+    One layer of a stage of one layer is all of them, so recomputation is told by the number of layers.
+    """
+    content = plan.model_dump(exclude={"plan_hash", "estimate", "provenance", "site"})
+    for written, stage in zip(content["stages"], plan.stages, strict=True):
+        written["recompute"] = (stage.recompute.kind, stage.num_recomputed_layers)
+    for loss in losses:
+        *path, last = loss.field.split(".")
+        holder = content
+        for name in path:
+            holder = holder[name]
+        holder.pop(last)
+    return content
+
+
+__all__ = ["SBATCH_OPTIONS", "TARGETS", "neutral", "plan_for"]

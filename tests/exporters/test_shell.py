@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from costmodel.specs import InputError
-from meshwright.exporters.shell import read_commands, unresolved
+from meshwright.exporters.shell import commands, launches, read_commands, unresolved
+from meshwright.exporters.shell_words import find_unknown
 
 SCRIPTS = {
     "flags over several lines": "run --a 1 \\\n    --b 2\n",
@@ -21,6 +22,14 @@ SCRIPTS = {
     "an empty word": 'run --name ""\n',
     "a condition": "N=1\nif [ $N -eq 1 ]; then run --one; fi\n",
     "one after the other": "A=1 && run --a $A; run --b\n",
+    "a branch that is not taken": (
+        'N=2\nif [ "$N" -eq 1 ]; then A=(--one)\nelif [[ $N == 2 ]]; then A=(--two)\nelse A=()\nfi\nrun "${A[@]}"\n'
+    ),
+    "a test before a command": 'A=\n[ -n "$A" ] && run --a\n[ -z "$A" ] && run --b\n',
+    "a function that is not called": "f() {\n    run --inside\n}\nrun --outside\n",
+    "a here-document": "cat > /dev/null <<EOF\nrun --inside ( ' \nEOF\nrun --outside\n",
+    "a redirection": "run --n 2 --m 3 2>/dev/null\n",
+    "a number before a redirection": "run --n 2 > /dev/stdout\n",
     "a joined word": "run --lr 3e-\\\n4\n",
 }
 
@@ -73,3 +82,24 @@ def test_both_sides_of_a_condition_are_read() -> None:
 def test_what_is_never_closed(script: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_commands(script)
+
+
+def test_what_may_run_is_marked_where_it_decides() -> None:
+    """Read for its values, a script's unknown branches and loops leave a mark instead of a guess."""
+    script = 'TP=1\nif [ "$BIG" = 1 ]; then TP=8; fi\nfor PP in 1 2; do LAST=$PP; done\nrun --tp $TP --pp $LAST "$@"\n'
+    (command,) = (found for found in commands(script) if found.words[0] == "run")
+    assert len(command.words) == 5
+    assert find_unknown(command.words[2]) == "TP at line 2, which is set under a condition to 8"
+    assert "LAST at line 3" in (find_unknown(command.words[4]) or "")
+
+
+def test_programs_are_found_behind_what_starts_them() -> None:
+    script = "env A=1 srun -N 2 /usr/bin/torchrun --nnodes 2 train.py --x\npython -m other --y\n"
+    found = [command.words for command in launches(script, ("torchrun", "python"))]
+    assert found == [("/usr/bin/torchrun", "--nnodes", "2", "train.py", "--x"), ("python", "-m", "other", "--y")]
+
+
+@pytest.mark.parametrize("script", ["if [ a = a ]; then run\n", "for x in a; do run\n", "if [ a = a ]\n"])
+def test_blocks_that_are_cut_off(script: str) -> None:
+    with pytest.raises(InputError, match=r"line 1: .* is missing; the file may be cut off"):
+        commands(script)
