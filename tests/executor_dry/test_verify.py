@@ -115,7 +115,23 @@ def test_the_table_fits_the_terminal(
     assert max(len(line) for line in text.splitlines()) <= columns
     assert "…" not in text
     assert "everything within tolerance" in text
+    assert "GFLOP, predicted" in text
     Observation.model_validate_json((tmp_path / "seen.json").read_text())
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_figure_that_is_off_cuts_no_other(
+    columns: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    save_plan(PLAN, tmp_path / "plan.json")
+    assert main(["verify", str(tmp_path / "plan.json"), "--memory-tolerance", "0"]) == 1
+    text = capsys.readouterr().out
+    assert "OFF" in text
+    assert "NOT within tolerance" in text
+    assert max(len(line) for line in text.splitlines()) <= columns
+    assert "…" not in text
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

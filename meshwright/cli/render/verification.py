@@ -11,6 +11,7 @@ from meshwright import units
 from meshwright.cli.render.tables import facts, heading, lines, rows
 
 _RANK = re.compile(r"pipeline_rank\[(\d+)\]\.(.+)")
+_LARGE_FLOPS = 1e13
 _TRAFFIC = re.compile(r"(\w+)\.(\w+)\[(\w+)\]\.(count|bytes)")
 Traffic = dict[tuple[str, str, str], dict[str, FieldComparison]]
 
@@ -18,11 +19,14 @@ Traffic = dict[tuple[str, str, str], dict[str, FieldComparison]]
 def render_verification(console: Console, observation: Observation, comparison: Comparison) -> None:
     """Everything that was compared; ranks that communicate alike share their lines."""
     off = sum(not field.passed for field in comparison.fields)
-    verdict = "everything within tolerance" if comparison.passed else f"{off} figures NOT within tolerance"
+    verdict = (
+        "everything within tolerance" if comparison.passed else f"{off} figure{'s' * (off > 1)} NOT within tolerance"
+    )
     heading(console, "Verification", f"{observation.source}: {verdict}")
     flops = next((field for field in comparison.fields if field.name == "flops.hardware"), None)
     if flops is not None:
-        facts(console, [("FLOP executed", _told(flops, f"{units.significant(flops.observed / 1e15, 6)} PFLOP"))])
+        one, unit = (1e15, "PFLOP") if flops.observed >= _LARGE_FLOPS else (1e9, "GFLOP")
+        facts(console, [("FLOP executed", _told(flops, f"{units.significant(flops.observed / one, 6)} {unit}"))])
     by_rank: dict[int, dict[str, FieldComparison]] = {}
     for field in comparison.fields:
         if (match := _RANK.fullmatch(field.name)) is not None:
@@ -64,6 +68,7 @@ def _memory(console: Console, by_rank: dict[int, dict[str, FieldComparison]]) ->
         ),
         body,
         left=("",),
+        gap=2 if console.width >= 100 else 1,
     )
 
 
