@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,12 +33,7 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", readable=False, help="Folder to write into; for json and yaml the file.")
     ],
-    launcher: Annotated[
-        str | None,
-        options.text(
-            "--launcher", "What a slurm job starts. Default: what the plan's runtime is started by.", metavar="TARGET"
-        ),
-    ] = None,
+    launcher: options.Launcher = None,
     target_version: Annotated[
         str | None,
         options.text("--target-version", "Of the target, one of the tested ones. Default: the first.", metavar="V"),
@@ -51,7 +45,7 @@ def export(
     Exit code 2: the target cannot express the plan; the nearest one that it can is shown.
     """
     import_numpy()
-    from meshwright.exporters import find_exporter, losses_of
+    from meshwright.exporters import find_exporter, losses_of, start_command
     from meshwright.exporting import export_plan
     from meshwright.plan_files import load_plan
 
@@ -69,13 +63,7 @@ def export(
     for path in written:
         print(path)
     if exporter.suffix is None:
-        print_notice(_start(exporter.name, written[0]))
-
-
-def _start(target: str, main: Path) -> str:
-    if target == "slurm":
-        return f"submit it with: cd {quote(str(main.parent))} && sbatch {quote(main.name)}"
-    return f"start it with: bash {quote(str(main))}"
+        print_notice(f"start it with: {start_command(exporter, written[0])}")
 
 
 def _refusal(rejection: Rejection, plan: Plan, exporter: Exporter) -> str:

@@ -84,6 +84,10 @@ Allow = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
+Launcher = Annotated[
+    str | None,
+    text("--launcher", "What a slurm job starts. Default: what the plan's runtime is started by.", metavar="TARGET"),
+]
 Timeout = Annotated[
     int | None, number("--timeout", "Seconds that nodes and processes wait for one another. Default: 60.", metavar="S")
 ]

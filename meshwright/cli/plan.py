@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from costmodel.specs import Infeasible, InputError, Recommendation
+from costmodel.specs import Infeasible, InputError, Recommendation, Rejection
 from meshwright.cli import options
 from meshwright.cli.exit_codes import NO_FEASIBLE_PLAN
 from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import SlowProgress, answer_console, print_json, print_notice, print_warnings
+
+if TYPE_CHECKING:
+    from meshwright.shortlist import Shortlist
 
 _PASSED_ON = (
     "global_batch_size", "sequence_length", "runtime", "precision", "optimizer", "attention", "loss_chunks", "tokens",
@@ -71,6 +74,15 @@ def plan(
     granularity: Annotated[
         int | None, options.number("--granularity", "Maximized sequence lengths are multiples of it. Default: 1024.")
     ] = None,
+    export_to: Annotated[
+        str | None,
+        options.text(
+            "--export-to",
+            "Write the plans worth measuring (--top, 5) for this target, each into a folder of its own in that of -o.",
+            metavar="TARGET",
+        ),
+    ] = None,
+    launcher: options.Launcher = None,
     site: options.Site = None,
     max_memory_fraction: options.MaxMemoryFraction = None,
     reserve_memory: options.ReserveMemory = None,
@@ -83,10 +95,47 @@ def plan(
     Exit code 3: no plan of the declared space fits; the nearest miss is shown.
     """
     import_numpy()
-    answer = _find(context.params, command=context.obj)
-    _show(answer, context.params)
+    values = context.params
+    _check_export(values)
+    answer = _find(values, command=context.obj)
+    shortlist = None
+    if values["export_to"] is not None and isinstance(answer, Recommendation):
+        shortlist = _export(answer, values, command=context.obj)
+    _show(answer, values, shortlist)
     if isinstance(answer, Infeasible):
         raise typer.Exit(NO_FEASIBLE_PLAN)
+
+
+def _check_export(values: dict[str, Any]) -> None:
+    """What ``--export-to`` goes with, before anything is searched."""
+    from meshwright.exporters import find_exporter
+    from meshwright.folders import check_folder
+
+    if values["export_to"] is None:
+        if values["launcher"] is not None:
+            raise InputError("--launcher is for --export-to slurm; leave it out, or name the target")
+        return
+    find_exporter(values["export_to"], launcher=values["launcher"], runtime=values["runtime"])
+    if values["output"] is None:
+        raise InputError("--export-to needs the folder to write into: -o DIR")
+    check_folder(values["output"], ("README.md",), force=values["force"])
+
+
+def _export(answer: Recommendation, values: dict[str, Any], *, command: str) -> Shortlist:
+    """Write the plans worth measuring for another launcher."""
+    from meshwright.shortlist import write_shortlist
+    from planner.worth_measuring import worth_measuring
+
+    inputs = [values[name] for name in ("model", "cluster", "site")]
+    found = write_shortlist(
+        worth_measuring(answer, values["top"] or _SHOWN), values["export_to"], values["output"], stated=values,
+        force=values["force"], launcher=values["launcher"], command=command, inputs=inputs,
+    )  # fmt: skip
+    if isinstance(found, Rejection):
+        raise InputError(f"{found.message}; {found.fix}")
+    print_warnings(found.warnings)
+    print_notice(f"wrote {len(found.measurements)} plans to {values['output']}")
+    return found
 
 
 def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasible:
@@ -95,7 +144,7 @@ def _find(values: dict[str, Any], *, command: str) -> Recommendation | Infeasibl
     from meshwright.inputs import parse_assignments
     from meshwright.plan_files import save_plan
 
-    output = values["output"]
+    output = None if values["export_to"] else values["output"]
     if output is not None:
         check_output(output, force=values["force"], suffixes=DOCUMENT_SUFFIXES)
         refuse_inputs(output, (values["model"], values["cluster"], values["site"]))
@@ -146,7 +195,7 @@ def _ask(values: dict[str, Any], **stated: Any) -> Recommendation | Infeasible:
     return find_plan(values["model"], values["cluster"], **given, **stated)
 
 
-def _show(answer: Recommendation | Infeasible, values: dict[str, Any]) -> None:
+def _show(answer: Recommendation | Infeasible, values: dict[str, Any], shortlist: Shortlist | None) -> None:
     if values["as_json"]:
         print_json(answer)
         return
@@ -158,9 +207,23 @@ def _show(answer: Recommendation | Infeasible, values: dict[str, Any]) -> None:
         render_infeasible(console, answer)
         return
     render_recommendation(console, answer)
+    if shortlist is not None:
+        _show_shortlist(console, shortlist, values)
+        return
     if values["top"] is not None:
         _show_measurements(console, answer, values)
     commands(console, _next_commands(answer, values["output"]))
+
+
+def _show_shortlist(console: Console, shortlist: Shortlist, values: dict[str, Any]) -> None:
+    """The plans that were written, and how they are measured."""
+    from meshwright.cli.render.measuring import render_measurements
+    from meshwright.measuring import calibrate_command
+
+    found = shortlist.measurements
+    for plan, rejection in shortlist.skipped:
+        print_notice(f"left out {plan.plan_hash[:12]}: {rejection.message}")
+    render_measurements(console, found, calibrate_command(found, values), asked=values["top"] or _SHOWN)
 
 
 def _show_measurements(console: Console, answer: Recommendation, values: dict[str, Any]) -> None:
@@ -180,12 +243,21 @@ def _is_runnable(answer: Recommendation) -> bool:
     return answer.best.runtime.name == "torch" and find_lack(answer.best) is None
 
 
+def _target(answer: Recommendation) -> str:
+    """The launcher of the plan's runtime with the folder to write into, or a plan file in YAML where it has none."""
+    from meshwright.exporters import EXPORTERS, LAUNCHERS, reject
+
+    own = (name for name in LAUNCHERS if answer.best.runtime.name in (EXPORTERS[name].runtimes or ()))
+    name = next((name for name in own if reject(EXPORTERS[name], answer.best) is None), None)
+    return "yaml -o plan.yaml" if name is None else f"{name} -o {name}-launch"
+
+
 def _next_commands(answer: Recommendation, output: Path | None) -> list[str]:
     file = quote(str(output or "plan.json"))
     made_by = answer.best.provenance.command if answer.best.provenance else ""
     keep = [] if output else [f"{made_by or 'meshwright plan ...'} -o {file}"]
     if not _is_runnable(answer):
-        return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to yaml -o plan.yaml"]
+        return [*keep, f"meshwright explain {file}", f"meshwright export {file} --to {_target(answer)}"]
     folder = quote(str((output or Path("plan.json")).with_suffix("")))
     return [
         *keep,

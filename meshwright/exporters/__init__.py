@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
+
 from costmodel.specs import InputError, Plan, Rejection
 from hardware_profiles.errors import unknown_name
 from meshwright.exporters import slurm
@@ -96,6 +99,13 @@ def render_for(
         losses=losses_of(exporter, plan),
     )
     return exporter.render(job)
+
+
+def start_command(exporter: Exporter, main: Path) -> str:
+    """The command that starts what a folder holds; ``main`` is its main file."""
+    if exporter.name == slurm.NAME:
+        return f"cd {quote(str(main.parent))} && sbatch {quote(main.name)}"
+    return f"bash {quote(str(main))}"
 
 
 def main_name(exporter: Exporter) -> str:
