@@ -141,3 +141,36 @@ Exact = Annotated[bool, typer.Option("--exact", help="Go on until no plan of the
 TimeLimit = Annotated[
     int | None, number("--time-limit", "Seconds to spend on proving the answer at most.", metavar="SECONDS")
 ]
+Top = Annotated[
+    int | None, number("--top", "Also print how to measure the best N layouts; as many plans are shown.", metavar="N")
+]
+Objective = Annotated[
+    str | None,
+    text("--objective", "step-time (default), devices, cost or memory-headroom.", metavar="OBJECTIVE"),
+]
+Within = Annotated[
+    str | None,
+    text("--within", "How much slower a plan with more memory headroom may be. Default: 10%.", metavar="F"),
+]
+MinimumDevices = Annotated[
+    bool, typer.Option("--minimum-devices", help="The fewest devices on which a plan fits (--objective devices).")
+]
+Maximize = Annotated[
+    str | None,
+    text(
+        "--maximize",
+        "The largest sequence_length, micro_batch_size or global_batch_size for which a plan fits.",
+        metavar="WHAT",
+    ),
+]
+Granularity = Annotated[
+    int | None, number("--granularity", "Maximized sequence lengths are multiples of it. Default: 1024.")
+]
+ExportTo = Annotated[
+    str | None,
+    text(
+        "--export-to",
+        "Write the plans worth measuring (--top, 5) for this target, each into a folder of its own in that of -o.",
+        metavar="TARGET",
+    ),
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -44,44 +44,17 @@ def plan(
     loss_chunks: options.LossChunks = 1,
     fix: options.Fix = None,
     allow: options.Allow = None,
-    top: Annotated[
-        int | None,
-        options.number("--top", "Also print how to measure the best N layouts; as many plans are shown.", metavar="N"),
-    ] = None,
+    top: options.Top = None,
     tokens: options.Tokens = None,
     exact: options.Exact = False,
     time_limit: options.TimeLimit = None,
-    objective: Annotated[
-        str | None,
-        options.text("--objective", "step-time (default), devices, cost or memory-headroom.", metavar="OBJECTIVE"),
-    ] = None,
+    objective: options.Objective = None,
     price: options.Price = None,
-    within: Annotated[
-        str | None,
-        options.text("--within", "How much slower a plan with more memory headroom may be. Default: 10%.", metavar="F"),
-    ] = None,
-    minimum_devices: Annotated[
-        bool, typer.Option("--minimum-devices", help="The fewest devices on which a plan fits (--objective devices).")
-    ] = False,
-    maximize: Annotated[
-        str | None,
-        options.text(
-            "--maximize",
-            "The largest sequence_length, micro_batch_size or global_batch_size for which a plan fits.",
-            metavar="WHAT",
-        ),
-    ] = None,
-    granularity: Annotated[
-        int | None, options.number("--granularity", "Maximized sequence lengths are multiples of it. Default: 1024.")
-    ] = None,
-    export_to: Annotated[
-        str | None,
-        options.text(
-            "--export-to",
-            "Write the plans worth measuring (--top, 5) for this target, each into a folder of its own in that of -o.",
-            metavar="TARGET",
-        ),
-    ] = None,
+    within: options.Within = None,
+    minimum_devices: options.MinimumDevices = False,
+    maximize: options.Maximize = None,
+    granularity: options.Granularity = None,
+    export_to: options.ExportTo = None,
     launcher: options.Launcher = None,
     site: options.Site = None,
     max_memory_fraction: options.MaxMemoryFraction = None,
