@@ -80,6 +80,15 @@ def _window(document: Any, plan: Plan, base: str) -> Iterator[Explanation]:
             return
 
 
+def memory_caution(plan: Plan) -> tuple[str, ...]:
+    """A sentence where a plan that fits leaves so little memory that runs of it may fail, else none."""
+    estimate = estimate_of(plan)
+    share = estimate.peak_memory_bytes.device / estimate.memory_capacity_bytes
+    if not estimate.fits or share <= BORDERLINE_FRACTION:
+        return ()
+    return (f"memory is borderline: {share:.1%} of a device; runs of such plans fail now and then",)
+
+
 def _safer(best: Plan, found: Search) -> SaferPlan | None:
     """The fastest plan that stays below the borderline, where the best does not."""
     estimate = estimate_of(best)

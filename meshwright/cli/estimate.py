@@ -114,7 +114,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     from meshwright.plan_files import save_plan
     from meshwright.planning import notices
     from meshwright.sites import site_warnings, with_site
-    from planner.cautions import plan_cautions
+    from planner.cautions import memory_caution, plan_cautions
 
     if values["tokens"] is not None:
         parse_tokens(values["tokens"])
@@ -125,7 +125,7 @@ def _run(values: dict[str, Any], stated: list[str], *, command: str) -> None:
     stated_limit = {name: values[name] for name in ("ignore_memory", "max_memory_fraction", "reserve_memory")}
     plan = with_estimate(unpriced, predict(unpriced, **stated_limit))
     assert plan.estimate is not None
-    print_warnings((*notices(plan), *plan_cautions(plan), *site_warnings(plan)))
+    print_warnings((*notices(plan), *memory_caution(plan), *plan_cautions(plan), *site_warnings(plan)))
     if not plan.estimate.fits and not values["ignore_memory"]:
         _show_miss(explain_miss(plan), as_json=values["as_json"])
         if values["improve"]:

@@ -81,13 +81,13 @@ def plan(
 
 def _check_export(values: dict[str, Any]) -> None:
     """What ``--export-to`` goes with, before anything is searched."""
-    from meshwright.exporters import find_exporter
-    from meshwright.folders import check_folder
-
     if values["export_to"] is None:
         if values["launcher"] is not None:
             raise InputError("--launcher is for --export-to slurm; leave it out, or name the target")
         return
+    from meshwright.exporters import find_exporter
+    from meshwright.folders import check_folder
+
     find_exporter(values["export_to"], launcher=values["launcher"], runtime=values["runtime"])
     if values["output"] is None:
         raise InputError("--export-to needs the folder to write into: -o DIR")

@@ -61,7 +61,7 @@ def pipeline_or_tensor_parallel_in_a_node() -> None:
 
 @case(
     "bridge5391",
-    leaves_out="the layout as a string of Megatron-core's: there is no exporter for Megatron",
+    leaves_out="the layout as a string of Megatron-core's: configs/bridge5391 reads it, and the exporter writes such strings",
 )
 def a_layer_less_beside_the_head() -> None:
     """Et*2|(t*2|)*34,t*3|(t*2|)*3,tL instead of two layers everywhere: faster, with the same memory."""

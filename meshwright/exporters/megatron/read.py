@@ -31,7 +31,7 @@ _READ = {
     "--vocab-size", "--num-query-groups", "--group-query-attention", "--swiglu", "--normalization", "--bf16", "--fp16",
     "--untie-embeddings-and-output-weights", "--fp8-format", "--fp8-recipe", "--attention-backend", "--optimizer", "--lr",
     "--weight-decay", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--clip-grad", "--num-experts",
-    "--expert-model-parallel-size",
+    "--expert-model-parallel-size", "--make-vocab-size-divisible-by", "--attention-dropout", "--hidden-dropout",
 }  # fmt: skip
 
 
@@ -295,6 +295,11 @@ def _warnings(values: Values) -> list[str]:
     if dropout:
         found.append(
             f"{' and '.join(dropout)}: counted as 0, so the masks of dropout are left out (the default is 0.1)"
+        )
+    rows = "--make-vocab-size-divisible-by"
+    if rows in values and whole(rows, values) % 128:
+        found.append(
+            f"{rows} {values[rows][0]}: the rows of the embedding are counted as padded to 128 x {names.TENSOR}"
         )
     if names.SEQUENCE_PARALLEL in values and values.get(names.TENSOR, ["1"]) == ["1"]:
         found.append(f"{names.SEQUENCE_PARALLEL} does nothing without {names.TENSOR}; Megatron-LM turns it off")
