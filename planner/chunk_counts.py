@@ -17,6 +17,7 @@ are evaluated like all completions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,29 +129,41 @@ class CountAnswer:
     counts: tuple[IntArray, ...]
 
 
-def best_counts(counts: CountProblem, start: IntArray, *, upper: float, seconds: float, most_cuts: int) -> CountAnswer:
+def best_counts(
+    counts: CountProblem,
+    durations: Durations,
+    start: Sequence[Vector],
+    *,
+    upper: float,
+    seconds: float,
+    most_cuts: int,
+    whole: bool = False,
+) -> CountAnswer:
     """Solve (3), adding a cut per solution, until no counts can be below ``upper``, or it is the optimum, or time is over.
 
     Args:
         counts: the candidate.
-        start: counts [V] whose longest path is the first cut.
+        durations: of its operations.
+        start: counts [V] whose longest paths are the first cuts.
         upper: step time of the best plan known.
         seconds: time limit.
         most_cuts: paths at most, a program each.
+        whole: begin with whole numbers; without, they come when real ones are proven.
     """
     import time
 
     from planner.solver import minimise
 
-    durations, started = Durations(counts), time.perf_counter()
-    lower, tried, at = -np.inf, [], start.astype(np.float64)
+    started, waiting = time.perf_counter(), list(start)
+    lower, tried = -np.inf, []
     cuts: list[Cut] = []
-    whole = False
     while len(cuts) < most_cuts:
-        cut = longest_path_cut(durations, at)
+        cut = longest_path_cut(durations, waiting.pop(0))
         if cut is None:
             break
         cuts.append(cut)
+        if waiting:
+            continue
         left = seconds - (time.perf_counter() - started)
         solved = minimise(_program(counts, durations, cuts, whole=whole), seconds=left) if left > 0 else None
         if solved is None:
@@ -158,7 +171,8 @@ def best_counts(counts: CountProblem, start: IntArray, *, upper: float, seconds:
         lower = max(lower, solved.bound)
         if solved.values is None or lower >= upper:
             break
-        at = np.array([solved.values.get(f"n_{stage:04d}", 0.0) for stage in range(len(start))])
+        at = np.array([solved.values.get(f"n_{stage:04d}", 0.0) for stage in range(len(counts.layers))])
+        waiting.append(at)
         tried.append(np.rint(at).astype(np.int64))
         if float(durations.seconds(durations.of(at)[None])[0]) <= lower * (1 + _CLOSE):
             if whole:

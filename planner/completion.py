@@ -10,7 +10,7 @@ A candidate of the grid leaves both open. Its declared completions are
 
 Whether a rank fits depends on the rank alone, memory falls and time rises with every further recomputed layer. So for given
 boundaries and one chunk a rank the fewest layers that fit are best, rank by rank, and the step time with them is exact. With
-several chunks it is open which of them recompute: given_stages.py bounds and chunk_counts.py solves it. Boundaries are found and
+several chunks it is open which of them recompute: given_stages.py bounds and count_solving.py solves it. Boundaries are found and
 bounded by partition.py and exhausted by branching.py.
 """
 
@@ -35,10 +35,11 @@ from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules import RuleContext
 from costmodel.setting import Problem
 from planner.branching import Branching
-from planner.chunk_counts import CountProblem, best_counts
+from planner.chunk_counts import CountProblem
+from planner.count_solving import solve_counts
 from planner.given_stages import GivenStages
 from planner.partition import Costs, best_partitions
-from planner.stage_table import StageTable, tabulate
+from planner.stage_table import StageTable, stages_of_lengths, tabulate
 
 _TOGETHER = 64
 _SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
@@ -141,7 +142,7 @@ class Completer:
         return found
 
     def solved(self, one: Grid, counts: IntArray, *, upper: float, seconds: float, most_cuts: int) -> Refined:
-        """The counts of one candidate with several chunks a rank by chunk_counts.py.
+        """The counts of one candidate with several chunks a rank by count_solving.py.
 
         Args:
             one: the candidate.
@@ -156,11 +157,14 @@ class Completer:
             problem=self._problem, one=one, layers=given.layers[0], most=given.most[0], held=given.held,
             saved=given.saved[0], short=short[0], least=given.least(short)[0],
         )  # fmt: skip
-        answer = best_counts(problem, counts, upper=upper, seconds=seconds, most_cuts=most_cuts)
         found = Refined.nothing(1, given.layers.shape[1])
-        for tried in (counts, *answer.counts):
+
+        def evaluate(tried: IntArray) -> float:
             found.keep(np.zeros(1, dtype=np.int64), self._evaluate(one, given.columns(tried[None])))
-        found.lower[:] = np.minimum(answer.lower, found.seconds)
+            return float(found.seconds[0])
+
+        lower = solve_counts(given, problem, counts, evaluate, upper=upper, seconds=seconds, most_cuts=most_cuts)
+        found.lower[:] = np.minimum(lower, found.seconds)
         return found
 
     @property
@@ -287,21 +291,3 @@ def problem_of(context: RuleContext) -> Problem:
 def is_free(grid: Grid, *, free: bool) -> Mask:
     """Candidates whose boundaries are open, [n]."""
     return np.asarray(free & (grid.num_model_chunks == 1) & (grid.pipeline_parallel_size > 1))
-
-
-def stages_of_lengths(table: StageTable, rows: IntArray, lengths: IntArray) -> tuple[Mask, StageColumns]:
-    """Boundaries with the counts of a table: which of them it allows [c], and these as columns.
-
-    Args:
-        table: of n candidates.
-        rows: candidates [c].
-        lengths: layers of their stages [c, p].
-    """
-    starts = np.cumsum(lengths, axis=1) - lengths
-    longest = len(table.runs.of)
-    run = table.runs.of[np.minimum(lengths, longest) - 1, starts]
-    rank = np.arange(lengths.shape[1])[None, :]
-    allowed = table.allowed[rows[:, None], run, rank] & (lengths <= longest)
-    inside = np.asarray(allowed.all(axis=1))
-    recomputed = table.recomputed[rows[:, None], run, rank][inside]
-    return inside, StageColumns.contiguous(lengths[inside], recomputed)

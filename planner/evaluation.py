@@ -108,12 +108,13 @@ class Search:
                 return self._simplest(index)
             head = self._head(open_rows, upper)
             batch = open_rows[self._same_shape(open_rows, head)]
-            if not self.sharpened[head]:
-                self._sharpen(batch[~self.sharpened[batch]])
-                continue
             # Before any time is known, one row that is likely to fit; then a few of those with the smallest bounds.
-            several = batch[np.argsort(self.lower[batch], kind="stable")][:_TOGETHER]
-            batch = several if np.isfinite(upper) else np.array([head])
+            several = batch[np.argsort(self.lower[batch], kind="stable")]
+            if np.isfinite(upper) and not self.sharpened[head]:
+                several = several[: 2 * _TOGETHER]
+                self._sharpen(several[~self.sharpened[several]])
+                continue
+            batch = several[:_TOGETHER] if np.isfinite(upper) else np.array([head])
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
                 return self._simplest(index)
@@ -151,7 +152,7 @@ class Search:
             effort.ended = f"{int(stuck.sum()):,} candidates took more work than is allowed for one"
 
     def _close(self, row: int, twins: Index, upper: float, effort: Effort) -> bool:
-        """Whether the bound or time of a row and its twins got better."""
+        """Work on a row and its twins; whether they need no more, or may be worked on again."""
         if not self.refined[row]:
             self.refine(twins)
             return True
@@ -166,12 +167,10 @@ class Search:
             found = None
         if found is None:
             return False
-        better = found.seconds[0] < self.time[row] * (1.0 - GAP_TOLERANCE)
-        if better:
+        if found.seconds[0] < self.time[row] * (1.0 - GAP_TOLERANCE):
             self._take(twins, found)
-        raised = max(self.lower[row], min(found.lower[0], self.time[row]))
-        moved, self.lower[twins] = raised > self.lower[row], raised
-        return bool(moved or better)
+        self.lower[twins] = max(self.lower[row], min(found.lower[0], self.time[row]))
+        return bool(self.lower[row] >= min(upper, self.time[row]) * (1.0 - GAP_TOLERANCE))
 
     def _alike(self, rows: Index, row: int) -> Mask:
         """Rows that only differ in a ZeRO stage that changes nothing: under pipelines gradients are reduced once."""
@@ -233,8 +232,17 @@ class Search:
         return self.plans[row]
 
     def below(self, capacity_bytes: float, *, budget: int) -> Search:
-        """The same candidates on devices with less memory: what fits there has completions of its own."""
-        return Search(self.candidates, replace(self.completer, capacity_bytes=capacity_bytes), budget)
+        """The same candidates on devices with less memory: bounds hold there too, and so do completions that fit there; other
+        candidates have new ones.
+        """
+        lean = Search(self.candidates, replace(self.completer, capacity_bytes=capacity_bytes), budget)
+        lean.lower, lean.fits = self.lower.copy(), self.fits.copy()
+        kept = self.refined & self.fits & (self.needed_bytes <= capacity_bytes)
+        for name in ("time", "needed_bytes"):
+            getattr(lean, name)[kept] = getattr(self, name)[kept]
+        lean.refined[:] = lean.sharpened[:] = kept
+        lean.stages = {row: self.stages[row] for row in np.flatnonzero(kept).tolist()}
+        return lean
 
     def open_rows(self) -> Index:
         """Rows that may fit, were not refined and whose bound does not exclude them."""

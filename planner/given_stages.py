@@ -53,6 +53,11 @@ class GivenStages:
         """M [n, p]."""
         return self._needed.of(self.columns(recomputed))
 
+    def fits(self, recomputed: IntArray) -> NDArray[np.bool_]:
+        """Whether counts [c, V] of the one candidate fit on all ranks [c]."""
+        needed = self._bytes_of(np.zeros(len(recomputed), dtype=np.int64), recomputed)
+        return np.asarray((needed <= self.capacity_bytes).all(axis=1))
+
     def short(self, *, working_set: bool) -> Matrix:
         """M(0) + W - capacity where M(0) is too much, else 0 [n, p]; without ``working_set``, which takes a while, W is only what
         first layers save at most.
@@ -62,15 +67,26 @@ class GivenStages:
             return over
         if not working_set:
             return np.where(over > 0, np.maximum(1.0, over - self._first[:, self.held].sum(axis=2)), 0.0)
-        negative, least = np.zeros_like(over), np.full_like(over, np.inf)
-        for chunk in self.held.T:
-            one = np.zeros_like(self.most)
-            one[:, chunk] = np.minimum(1, self.most[:, chunk])
-            more = np.where(one[:, chunk] > 0, self.bytes(one) - self.plain + self.saved[:, chunk], np.inf)
-            negative += np.minimum(0.0, more)
-            least = np.minimum(least, more)
+        more = self._first_layers()
+        negative, least = np.minimum(0.0, more).sum(axis=2), more.min(axis=2)
         again = np.where(np.isfinite(least), np.where(negative < 0, negative, least), 0.0)
         return np.where(over > 0, np.maximum(1.0, over + again), 0.0)
+
+    def _first_layers(self) -> Matrix:
+        """w_k of equation (1) [n, p, v], infinite where nothing can be recomputed; all chunks priced at once."""
+        rows, (ranks, chunks) = len(self.grid), self.held.shape
+        one = np.zeros((rows, chunks, self.held.size), dtype=np.int64)
+        for chunk, stages in enumerate(self.held.T):
+            one[:, chunk, stages] = np.minimum(1, self.most[:, stages])
+        needed = self._bytes_of(np.repeat(np.arange(rows), chunks), one.reshape(rows * chunks, -1))
+        by_chunk = needed.reshape(rows, chunks, ranks).transpose(0, 2, 1)
+        more = by_chunk - self.plain[:, :, None] + self.saved[:, self.held]
+        return np.asarray(np.where(self.most[:, self.held] > 0, more, np.inf))
+
+    def _bytes_of(self, rows: IntArray, recomputed: IntArray) -> Matrix:
+        """M [c, p] of counts [c, V] of candidates [c]."""
+        needed = CompletionBytes(self.problem, self.grid.take(rows))
+        return needed.of(StageColumns.contiguous(self.layers[rows], recomputed))
 
     def least(self, short: Matrix) -> IntArray:
         """Equation (2) [n, p]."""

@@ -194,3 +194,21 @@ def _fewest(
         enough = fits(middle)
         high, low = np.where(wide & enough, middle, high), np.where(wide & ~enough, middle, low)
     return np.where(possible, high, -1)
+
+
+def stages_of_lengths(table: StageTable, rows: IntArray, lengths: IntArray) -> tuple[Allowed, StageColumns]:
+    """Boundaries with the counts of a table: which of them it allows [c], and these as columns.
+
+    Args:
+        table: of n candidates.
+        rows: candidates [c].
+        lengths: layers of their stages [c, p].
+    """
+    starts = np.cumsum(lengths, axis=1) - lengths
+    longest = len(table.runs.of)
+    run = table.runs.of[np.minimum(lengths, longest) - 1, starts]
+    rank = np.arange(lengths.shape[1])[None, :]
+    allowed = table.allowed[rows[:, None], run, rank] & (lengths <= longest)
+    inside = np.asarray(allowed.all(axis=1))
+    recomputed = table.recomputed[rows[:, None], run, rank][inside]
+    return inside, StageColumns.contiguous(lengths[inside], recomputed)

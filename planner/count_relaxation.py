@@ -1,0 +1,128 @@
+"""A bound on all counts of recomputed layers of one candidate with several chunks a rank: the whole graph as one linear program.
+
+Program (3) of chunk_counts.py has a row for every path that was tried. Its relaxation, n real, has them all at once when every
+operation o of the pipeline's graph ends at a variable of its own, equations (1) to (3) of costmodel/pipeline.py as inequalities:
+
+    (1) end(o) >= end(previous of the rank) + d(o), end(o) >= arrival(input of o) + d(o), d = b_k + r_k n_k of a backward of k
+    (2) arrival(o) >= end(o) + c, arrival(o) >= arrival(previous message of the lane) + c
+    (3) step >= end(last operation of rank s) + what follows on s
+    (4) (2) of chunk_counts.py: what every rank is short of
+
+The least step is the length of the longest path at the best real n, which every whole n reaches or exceeds. Times are counted in
+passes, so that no number is far from 1; all are at most the step of counts that are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bounds import pipeline_shape
+from costmodel.pipeline import Topology, build_topology
+from planner.chunk_counts import CountProblem, Durations
+
+MOST_OPERATIONS = 6_000
+"""Larger graphs take too long: about a second for 10,000 operations."""
+IntArray = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """Rows sum of value x column >= least, gathered in blocks: ``columns`` and ``values`` [rows, terms]."""
+
+    row: list[IntArray]
+    column: list[IntArray]
+    value: list[Vector]
+    least: list[Vector]
+    count: int = 0
+
+    def add(self, columns: IntArray, values: Vector, least: Vector) -> None:
+        number, terms = columns.shape
+        self.row.append(np.repeat(np.arange(self.count, self.count + number), terms))
+        self.column.append(columns.ravel())
+        self.value.append(np.broadcast_to(values, columns.shape).ravel())
+        self.least.append(np.broadcast_to(least, number))
+        self.count += number
+
+
+def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) -> tuple[float, Vector] | None:
+    """Seconds that no counts beat, and the real counts [V] that reach them.
+
+    Args:
+        counts: the candidate.
+        durations: of its operations.
+        known: step time of counts that fit.
+
+    Returns:
+        None for graphs of more than `MOST_OPERATIONS`, and where HiGHS is not installed.
+    """
+    from planner.solver import LinearProgram, minimise_linear
+
+    shape = pipeline_shape(counts.one, 0)
+    if shape.nodes(shape.micro_batches) > MOST_OPERATIONS:
+        return None
+    topology, stages = build_topology(*shape), len(counts.layers)
+    unit = float(durations.plain.mean())
+    rows = _graph_rows(topology, durations, stages, unit)
+    _memory_rows(rows, counts)
+    size = stages + 2 * topology.num_rows + 1
+    low, high = np.zeros(size), np.full(size, known / unit)
+    high[:stages] = counts.most
+    # The ranks' starts are given; their arrivals, and "at once", are 0.
+    first = stages + topology.num_ranks
+    low[stages:first] = high[stages:first] = durations.times.start[0] / unit
+    high[first] = 0.0
+    high[stages + topology.num_rows : first + topology.num_rows + 1] = 0.0
+    cost = np.zeros(size)
+    cost[-1] = 1.0
+    row, column, value = np.concatenate(rows.row), np.concatenate(rows.column), np.concatenate(rows.value)
+    used, least = value != 0.0, np.concatenate(rows.least)
+    answer = minimise_linear(
+        LinearProgram(cost=cost, low=low, high=high, row=row[used], column=column[used], value=value[used], least=least)
+    )
+    return None if answer is None else (answer[0] * unit, answer[1][:stages])
+
+
+def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: float) -> _Rows:
+    """Equations (1) to (3); columns: counts, ends, arrivals, the step."""
+    rows = _Rows([], [], [], [])
+    times, ranks = durations.times, topology.num_ranks
+    fixed = np.concatenate([times.forward.sum(axis=2)[0], durations.plain]) / unit
+    grows = np.concatenate([np.zeros(stages), durations.per_layer]) / unit
+    transfer = times.transfer[0] / unit
+    levels = topology.levels
+    node, lane, data, message, kind, boundary = (
+        np.concatenate(parts)
+        for parts in zip(
+            *((np.arange(at.first, at.stop), at.lane, at.data, at.message, at.duration, at.transfer) for at in levels),
+            strict=True,
+        )
+    )
+    end, arrival = stages, stages + topology.num_rows
+
+    def after(before: IntArray, rest: NDArray[np.bool_]) -> None:
+        columns = np.stack([end + node[rest], before[rest], kind[rest] % stages], axis=1)
+        values = np.stack([np.ones(len(columns)), -np.ones(len(columns)), -grows[kind[rest]]], axis=1)
+        rows.add(columns, values, fixed[kind[rest]])
+
+    after(end + lane, np.ones(len(node), dtype=bool))
+    after(arrival + data, data != ranks)
+    sent, both = np.array([1.0, -1.0]), message != ranks
+    rows.add(np.stack([arrival + node, end + node], axis=1), sent, transfer[boundary])
+    rows.add(np.stack([arrival + node, arrival + message], axis=1)[both], sent, transfer[boundary[both]])
+    follows = times.reduction[0] + (times.optimizer[0].max() if times.clips else times.optimizer[0])
+    step = np.full(ranks, stages + 2 * topology.num_rows)
+    rows.add(np.stack([step, end + topology.last], axis=1), sent, follows / unit)
+    return rows
+
+
+def _memory_rows(rows: _Rows, counts: CountProblem) -> None:
+    """Equation (4)."""
+    scale = max(1.0, float(counts.saved.max()))
+    for rank, held in enumerate(counts.held):
+        if counts.short[rank] > 0:
+            rows.add(held[None], counts.saved[held][None] / scale, counts.short[rank : rank + 1] / scale)
+            rows.add(held[None], np.ones((1, len(held))), counts.least[rank : rank + 1].astype(np.float64))

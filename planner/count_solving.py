@@ -1,0 +1,68 @@
+"""The counts of recomputed layers of one candidate with several chunks a rank, with as much work as its bound asks for.
+
+A few paths first (chunk_counts.py), because they exclude most candidates; then better counts by small moves (count_moves.py) and
+the bound of the whole graph (count_relaxation.py); whole numbers by paths again where more cuts are allowed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.chunk_counts import CountProblem, Durations, best_counts
+from planner.count_moves import moved_counts
+from planner.count_relaxation import relaxed_counts
+from planner.given_stages import GivenStages
+
+IntArray = NDArray[np.int64]
+_FIRST_CUTS = 4
+
+
+def solve_counts(
+    given: GivenStages,
+    problem: CountProblem,
+    counts: IntArray,
+    evaluate: Callable[[IntArray], float],
+    *,
+    upper: float,
+    seconds: float,
+    most_cuts: int,
+) -> float:
+    """Seconds that no counts of the candidate beat.
+
+    Args:
+        given: the candidate.
+        problem: the same.
+        counts: recomputed layers [V] of a completion that fits.
+        evaluate: takes counts that may be better and gives the least step time of all that it took.
+        upper: step time of the best plan known; a bound beyond it is good enough.
+        seconds: time limit.
+        most_cuts: programs at most.
+    """
+    started, durations = time.perf_counter(), Durations(problem)
+    best, known = counts, evaluate(counts)
+    first = [counts.astype(np.float64)]
+    cuts = min(_FIRST_CUTS, most_cuts)
+    answer = best_counts(problem, durations, first, upper=min(upper, known), seconds=seconds, most_cuts=cuts)
+    for tried in answer.counts:
+        before, known = known, evaluate(tried)
+        best = tried if known < before else best
+    if answer.lower >= min(upper, known):
+        return answer.lower
+    best = moved_counts(given, durations, best)
+    known = evaluate(best)
+    relaxed = relaxed_counts(problem, durations, known=known)
+    start = [best.astype(np.float64)] if relaxed is None else [best.astype(np.float64), relaxed[1]]
+    lower = answer.lower if relaxed is None else max(answer.lower, relaxed[0])
+    left = seconds - (time.perf_counter() - started)
+    if most_cuts <= cuts or left <= 0 or lower >= min(upper, known):
+        return lower
+    answer = best_counts(
+        problem, durations, start, upper=min(upper, known), seconds=left, most_cuts=most_cuts, whole=relaxed is not None
+    )
+    for tried in answer.counts:
+        evaluate(tried)
+    return max(lower, answer.lower)

@@ -1,0 +1,116 @@
+"""The whole graph as a linear program, and small moves of counts: bounds that hold, counts that fit and are no slower."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.completions import StageColumns, completion_seconds
+from costmodel.runtimes.grid import Grid
+from planner.chunk_counts import CountProblem, Durations, best_counts
+from planner.completion import Completer
+from planner.count_moves import moved_counts
+from planner.count_relaxation import relaxed_counts
+from planner.solver import LinearProgram, minimise_linear
+from tests.planner.test_chunk_counts import brute_force, worlds
+
+
+def count_problem(completer: Completer, one: Grid) -> tuple[CountProblem, Durations]:
+    stages = completer._given(one)
+    short = stages.short(working_set=True)
+    problem = CountProblem(
+        problem=completer._problem, one=one, layers=stages.layers[0], most=stages.most[0], held=stages.held,
+        saved=stages.saved[0], short=short[0], least=stages.least(short)[0],
+    )  # fmt: skip
+    return problem, Durations(problem)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
+def test_no_counts_beat_the_relaxation_and_no_cuts_do(share: float) -> None:
+    """Cuts are rows that follow from the graph's, so with real numbers no number of them is above it, and many come close."""
+    completer, one = worlds(share)
+    truth = brute_force(completer, one)
+    problem, durations = count_problem(completer, one)
+    known = completer.best(one)
+    relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
+    assert relaxed is not None
+    lower, counts = relaxed
+    assert lower <= truth * (1 + 1e-9)
+    assert (counts >= -1e-9).all()
+    assert (counts <= problem.most + 1e-9).all()
+    # At the real counts that it names the longest path is as long as it says.
+    assert float(durations.seconds(durations.of(counts)[None])[0]) == pytest.approx(lower, rel=1e-6)
+
+
+def test_without_a_lack_of_memory_the_relaxation_is_the_step_without_recomputation() -> None:
+    completer, one = worlds(1.5)
+    problem, durations = count_problem(completer, one)
+    nothing = np.zeros((1, 4), dtype=np.int64)
+    step = completion_seconds(completer._problem, one, StageColumns.contiguous(np.full((1, 4), 2), nothing))[0]
+    relaxed = relaxed_counts(problem, durations, known=2.0 * float(step))
+    assert relaxed is not None
+    assert relaxed[0] == pytest.approx(float(step), rel=1e-9)
+    assert relaxed[1] == pytest.approx(np.zeros(4), abs=1e-9)
+
+
+def test_real_cuts_stay_below_the_relaxation() -> None:
+    completer, one = worlds(0.5)
+    problem, durations = count_problem(completer, one)
+    known = completer.best(one)
+    relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
+    assert relaxed is not None
+    start = [known.recomputed[0].astype(np.float64)]
+    for cuts in (1, 2):
+        answer = best_counts(problem, durations, start, upper=np.inf, seconds=60.0, most_cuts=cuts)
+        assert answer.lower <= relaxed[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_moves_keep_what_fits_and_never_slow_it_down(share: float) -> None:
+    completer, one = worlds(share)
+    stages, (problem, durations) = completer._given(one), count_problem(completer, one)
+    for start in itertools.product(range(3), repeat=4):
+        counts = np.array(start, dtype=np.int64)
+        if stages.fits(counts[None])[0]:
+            moved = moved_counts(stages, durations, counts)
+            assert stages.fits(moved[None])[0]
+            before, after = durations.seconds(durations.of(np.array([counts, moved])))
+            assert after <= before
+            assert problem.most.shape == moved.shape
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_linear_bound_is_below_every_point_that_obeys_the_rows(seed: int) -> None:
+    """Rows that a known point obeys with room to spare: the bound is below its cost, and is the minimum to eight digits."""
+    draw = np.random.default_rng(seed)
+    size, rows = int(draw.integers(1, 6)), int(draw.integers(1, 8))
+    matrix = draw.normal(size=(rows, size))
+    point = draw.random(size)
+    program = LinearProgram(
+        cost=draw.normal(size=size),
+        low=np.zeros(size),
+        high=np.full(size, 2.0),
+        row=np.repeat(np.arange(rows), size),
+        column=np.tile(np.arange(size), rows),
+        value=matrix.ravel(),
+        least=matrix @ point - draw.random(rows),
+    )
+    answer = minimise_linear(program)
+    assert answer is not None
+    bound, found = answer
+    assert bound <= float(program.cost @ point) + 1e-12
+    assert bound == pytest.approx(float(program.cost @ found), rel=1e-6, abs=1e-6)
+
+
+def test_rows_that_nothing_obeys_have_no_answer() -> None:
+    one = np.ones(1)
+    program = LinearProgram(
+        cost=one, low=0.0 * one, high=one, row=np.zeros(1, dtype=np.int64), column=np.zeros(1, dtype=np.int64),
+        value=one, least=2.0 * one,
+    )  # fmt: skip
+    assert minimise_linear(program) is None
