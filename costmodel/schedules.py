@@ -17,6 +17,7 @@ split_schedules.py has those that split the backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -64,19 +65,26 @@ def num_warmup_forwards(
 
 
 def operation_table(
-    schedule: PipelineSchedule, *, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
+    schedule: PipelineSchedule,
+    *,
+    num_ranks: int,
+    num_chunks: int = 1,
+    num_micro_batches: int,
+    only: Sequence[int] | None = None,
 ) -> OperationTable:
-    """The orders of all ranks.
+    """The orders of all ranks, one row each.
 
     Args:
         schedule: ``none`` is ``naive`` with one rank.
         num_ranks: pipeline ranks p.
         num_chunks: model chunks per rank v.
         num_micro_batches: micro-batches m.
+        only: the ranks that are wanted; None for all.
 
     Raises:
         InputError: when the schedule cannot split the micro-batches into equal rounds, or has not enough of them.
     """
+    wanted = range(num_ranks) if only is None else only
     if schedule in ROUND_SCHEDULES and num_micro_batches % max(1, num_micro_batches // num_ranks):
         raise InputError(
             f"{schedule} with {num_ranks} pipeline ranks: {num_micro_batches} micro-batches do not split into "
@@ -84,22 +92,22 @@ def operation_table(
         )
     sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
     if schedule in SPLIT_BACKWARD_SCHEDULES:
-        return _table_of([split_operations(schedule, rank=rank, **sizes) for rank in range(num_ranks)])
+        return _table_of([split_operations(schedule, rank=rank, **sizes) for rank in wanted])
     chunks, micro_batches = _forwards(schedule, num_chunks, num_micro_batches, num_ranks)
     backward_order = slice(None, None, -1 if schedule == "looped_bfs" else None)
     total = num_chunks * num_micro_batches
-    shape = (num_ranks, 2 * total)
+    shape = (len(wanted), 2 * total)
     table = OperationTable(*(np.zeros(shape, dtype=np.int64) for _ in range(3)))
     step = np.arange(total)
-    for rank in range(num_ranks):
+    for row, rank in enumerate(wanted):
         warmup = num_warmup_forwards(schedule, rank=rank, **sizes)
         forward = step + np.maximum(0, step - warmup)
         backward = np.minimum(warmup + 1 + 2 * step, total + step)
-        table.kind[rank, backward] = Kind.BACKWARD
-        table.chunk[rank, forward] = chunks
-        table.chunk[rank, backward] = chunks[backward_order] if schedule == "looped_bfs" else num_chunks - 1 - chunks
-        table.micro_batch[rank, forward] = micro_batches
-        table.micro_batch[rank, backward] = micro_batches[backward_order]
+        table.kind[row, backward] = Kind.BACKWARD
+        table.chunk[row, forward] = chunks
+        table.chunk[row, backward] = chunks[backward_order] if schedule == "looped_bfs" else num_chunks - 1 - chunks
+        table.micro_batch[row, forward] = micro_batches
+        table.micro_batch[row, backward] = micro_batches[backward_order]
     return table
 
 
@@ -107,8 +115,9 @@ def rank_operations(
     schedule: PipelineSchedule, *, rank: int, num_ranks: int, num_chunks: int = 1, num_micro_batches: int
 ) -> tuple[Operation, ...]:
     """The operations of one rank, in order; arguments and errors as `operation_table`."""
-    table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
-    columns = (table.kind[rank].tolist(), table.chunk[rank].tolist(), table.micro_batch[rank].tolist())
+    sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
+    table = operation_table(schedule, **sizes, only=(rank,))
+    columns = (table.kind[0].tolist(), table.chunk[0].tolist(), table.micro_batch[0].tolist())
     return tuple(
         Operation(Kind(kind), chunk, micro) for kind, chunk, micro in zip(*columns, strict=True) if kind != Kind.IDLE
     )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules_core import schedule_is
-from costmodel.schedules import Kind, rank_operations
+from costmodel.schedules import Kind, operation_table
 from costmodel.shard_sizes import Column
 from costmodel.specs import PipelineSchedule
 from costmodel.stage_contents import Chunk, RankContents
@@ -94,7 +94,7 @@ def _enough(grid: Grid) -> Column:
     return np.where(looped & (count % grid.pipeline_parallel_size > 0), count, np.minimum(count, most))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _instants(
     schedule: PipelineSchedule,
     rank: int,
@@ -106,29 +106,44 @@ def _instants(
     """Counts by chunk, those with activations and those between I and W, before and at the ends of operations, at instants
     that none exceeds [q, 2 v].
     """
-    held = [0] * (2 * num_chunks)
-    before, after = set(), set()
-    order = rank_operations(
-        schedule, rank=rank, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches
+    kind, chunk = _order(schedule, rank, num_ranks, num_chunks, num_micro_batches)
+    unsplit = np.array(whole) > 0
+    waits = ~unsplit & ~((rank == 0) & (np.arange(num_chunks) == 0))
+    last = np.where(unsplit, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)[chunk]
+    own = chunk[:, None] == np.arange(num_chunks)
+
+    def passed(which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many such operations every chunk has had, this one included [operations, v]."""
+        return np.cumsum(own & which[:, None], axis=0)
+
+    def before_it(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([np.zeros_like(counts[:1]), counts[:-1]])
+
+    kept = passed(kind == Kind.FORWARD) - before_it(passed((kind == Kind.BACKWARD) | (kind == last)))
+    inputs, weights = (
+        passed((kind == part) & waits[chunk]) for part in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
     )
-    for operation in order:
-        chunk = operation.chunk
-        unsplit, first = whole[chunk] > 0, rank == 0 and chunk == 0
-        ends = operation.kind == Kind.BACKWARD or operation.kind == (
-            Kind.BACKWARD_INPUT if unsplit else Kind.BACKWARD_WEIGHT
-        )
-        waits = not (unsplit or first)
-        held[chunk] += operation.kind == Kind.FORWARD
-        before.add(tuple(held))
-        held[num_chunks + chunk] += waits and operation.kind == Kind.BACKWARD_INPUT
-        after.add(tuple(held))
-        held[chunk] -= ends
-        held[num_chunks + chunk] -= waits and operation.kind == Kind.BACKWARD_WEIGHT
-    return _largest(before), _largest(after)
+    weights = before_it(weights)
+    before = np.concatenate([kept, before_it(inputs) - weights], axis=1)
+    return _largest(before), _largest(np.concatenate([kept, inputs - weights], axis=1))
 
 
-def _largest(seen: set[tuple[int, ...]]) -> NDArray[np.int64]:
-    """Those that no other exceeds."""
-    vectors = np.array(sorted(seen), dtype=np.int64)
-    exceeded = (vectors[:, None] <= vectors[None]).all(axis=2) & (vectors[:, None] != vectors[None]).any(axis=2)
-    return np.asarray(vectors[~exceeded.any(axis=1)])
+@lru_cache(maxsize=1024)
+def _order(
+    schedule: PipelineSchedule, rank: int, num_ranks: int, num_chunks: int, num_micro_batches: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Kind and chunk of a rank's operations."""
+    sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
+    table = operation_table(schedule, **sizes, only=(rank,))
+    runs = table.kind[0] < Kind.SEND
+    return table.kind[0, runs], table.chunk[0, runs]
+
+
+def _largest(vectors: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those that no other exceeds: the one with the largest sum is one of them, and what it exceeds is not."""
+    found = []
+    while len(vectors):
+        largest = vectors[np.argmax(vectors.sum(axis=1))]
+        found.append(largest)
+        vectors = vectors[(vectors > largest).any(axis=1)]
+    return np.array(found, dtype=np.int64)

@@ -64,8 +64,8 @@ def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
     keys = np.stack([grid.pipeline_schedule, *sizes, rank], axis=1)[rows]
     for key in np.unique(keys, axis=0):
         schedule, ranks, chunks, micro_batches, one = (int(number) for number in key)
-        first = _first_chunks(SCHEDULES[schedule], ranks, chunks, _enough(SCHEDULES[schedule], ranks, micro_batches))
-        result[rows[(keys == key).all(axis=1)], :chunks] = first[one]
+        few = _enough(SCHEDULES[schedule], ranks, micro_batches)
+        result[rows[(keys == key).all(axis=1)], :chunks] = _first_chunks(SCHEDULES[schedule], ranks, chunks, few, one)
     return result
 
 
@@ -105,22 +105,27 @@ def _counted(schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_mi
     return counts
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _first_chunks(
-    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, rank: int
 ) -> NDArray[np.bool_]:
-    """Equation (2) of every rank [p, v]."""
-    gathered = np.zeros((num_ranks, num_chunks), dtype=bool)
-    for rank, (kind, chunk) in enumerate(_orders(schedule, num_ranks, num_chunks, num_micro_batches)):
-        later = chunk[int(np.argmax(kind != Kind.FORWARD)) :]
-        gathered[rank, list(dict.fromkeys(later.tolist()))[:MOST_GATHERED]] = True
+    """Equation (2) of one rank [v]."""
+    ((kind, chunk),) = _orders(schedule, num_ranks, num_chunks, num_micro_batches, only=(rank,))
+    later = chunk[int(np.argmax(kind != Kind.FORWARD)) :]
+    gathered = np.zeros(num_chunks, dtype=bool)
+    gathered[list(dict.fromkeys(later.tolist()))[:MOST_GATHERED]] = True
     return gathered
 
 
 def _orders(
-    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
+    schedule: PipelineSchedule,
+    num_ranks: int,
+    num_chunks: int,
+    num_micro_batches: int,
+    only: tuple[int, ...] | None = None,
 ) -> list[tuple[Counts, Counts]]:
-    """Kind and chunk of every rank's operations, in order."""
-    table = operation_table(schedule, num_ranks=num_ranks, num_chunks=num_chunks, num_micro_batches=num_micro_batches)
+    """Kind and chunk of the operations of every rank, or of ``only`` some, in order."""
+    sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
+    table = operation_table(schedule, **sizes, only=only)
     runs = (table.kind != Kind.IDLE) & (table.kind != Kind.SEND)
     return [(kind[some], chunk[some]) for kind, chunk, some in zip(table.kind, table.chunk, runs, strict=True)]

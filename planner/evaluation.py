@@ -108,13 +108,14 @@ class Search:
                 return self._simplest(index)
             head = self._head(open_rows, upper)
             batch = open_rows[self._same_shape(open_rows, head)]
-            # Before any time is known, one row that is likely to fit; then a few of those with the smallest bounds.
             several = batch[np.argsort(self.lower[batch], kind="stable")]
-            if np.isfinite(upper) and not self.sharpened[head]:
+            # First of all one row that is likely to fit; with its time many bounds need not be sharpened.
+            alone = not np.isfinite(upper) and not self.refined[index].any()
+            if not alone and not self.sharpened[head]:
                 several = several[: 2 * _TOGETHER]
                 self._sharpen(several[~self.sharpened[several]])
                 continue
-            batch = several[:_TOGETHER] if np.isfinite(upper) else np.array([head])
+            batch = np.array([head]) if alone else several[:_TOGETHER]
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
                 return self._simplest(index)
