@@ -42,6 +42,17 @@ def layers_of_kinds(model: ModelSpec, start: Counts, stop: Counts) -> tuple[Coun
     return tuple(count.take(stop, mode="clip") - count.take(start, mode="clip") for count in before)
 
 
+def models_of_one_kind(model: ModelSpec) -> tuple[ModelSpec, ...] | None:
+    """The model with all layers of each of its kinds in turn, where kinds differ in nothing but what attention sees: one of them
+    then holds no more of anything than any mixture. None where kinds differ otherwise.
+    """
+    kinds = [kind.group.model_copy(update={"count": model.num_hidden_layers}) for kind in layer_kinds(model)]
+    alike = {
+        kind.model_copy(update={"attention": kind.attention.model_copy(update={"window": None})}) for kind in kinds
+    }
+    return None if len(alike) > 1 else tuple(model.model_copy(update={"layers": (kind,)}) for kind in kinds)
+
+
 class _SortedOut(NamedTuple):
     kinds: tuple[LayerKind, ...]
     of_layers: Counts  # [layers]

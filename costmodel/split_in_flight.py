@@ -120,9 +120,7 @@ def _instants(
         return np.concatenate([np.zeros_like(counts[:1]), counts[:-1]])
 
     kept = passed(kind == Kind.FORWARD) - before_it(passed((kind == Kind.BACKWARD) | (kind == last)))
-    inputs, weights = (
-        passed((kind == part) & waits[chunk]) for part in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
-    )
+    inputs, weights = (passed((kind == part) & waits[chunk]) for part in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT))
     weights = before_it(weights)
     before = np.concatenate([kept, before_it(inputs) - weights], axis=1)
     return _largest(before), _largest(np.concatenate([kept, inputs - weights], axis=1))

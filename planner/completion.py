@@ -28,7 +28,7 @@ from costmodel.completions import (
     completion_seconds,
     tables_of,
 )
-from costmodel.layer_kinds import layer_kinds
+from costmodel.layer_kinds import models_of_one_kind
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
@@ -253,20 +253,28 @@ class Completer:
     def _room(self, grid: Grid) -> Mask:
         """Whether the ranks may have room for all layers if each held as many as fit with all of them recomputed, [n].
 
-        Bytes of a rank are convex in its layers, being the largest of sums: they grow by no less than just before any number.
+        Bytes of a rank are convex in its layers, being the largest of sums: they grow by no less than just before any number. Of
+        several kinds of layer the leanest counts.
         """
         depth, ranks = self.context.model.num_hidden_layers, int(grid.pipeline_parallel_size[0])
         layers = np.broadcast_to(np.array(even_split(depth, ranks)), (len(grid), ranks))
         last = np.minimum(np.maximum(2, layers), depth - 1)
         recomputes = (grid.recompute > 0)[:, None]
-        price = CompletionBytes(self._problem, grid)
-        before, needed = (
-            price.of(StageColumns(starts=np.zeros_like(count), layers=count, recomputed=np.where(recomputes, count, 0)))
-            for count in (last - 1, last)
-        )
-        room = np.floor(last + (self.capacity_bytes - needed) / np.maximum(1.0, needed - before))
-        fits = np.clip(room, 0, depth - ranks + 1).sum(axis=1) >= depth
-        return np.asarray(fits | (len(layer_kinds(self.context.model)) > 1))
+        models = models_of_one_kind(self.context.model)
+        if models is None:
+            return np.ones(len(grid), dtype=bool)
+        needed, more = np.full(last.shape, np.inf), np.full(last.shape, np.inf)
+        for model in models:
+            price = CompletionBytes(replace(self._problem, model=model), grid)
+            before, here = (
+                price.of(
+                    StageColumns(starts=np.zeros_like(count), layers=count, recomputed=np.where(recomputes, count, 0))
+                )
+                for count in (last - 1, last)
+            )
+            needed, more = np.minimum(needed, here), np.minimum(more, here - before)
+        room = np.floor(last + (self.capacity_bytes - needed) / np.maximum(1.0, more))
+        return np.asarray(np.clip(room, 0, depth - ranks + 1).sum(axis=1) >= depth)
 
 
 def _schedule(grid: Grid) -> str:
