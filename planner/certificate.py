@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.specs import Certificate
 from planner.evaluation import Search
-from planner.space import Space, describe_space
+from planner.space import Space, describe_space, schedules_left_out
 
 ROUNDING_GAP = 1e-8
 """What a gap may be made of the order of summation and a solver's tolerance."""
@@ -31,6 +31,11 @@ def make_certificate(space: Space, found: Search, *, seconds: float, ended: str 
         statement += f" ({len(open_rows):,} candidates with a bound below the best step time were not evaluated)"
     if gap > 0 and ended:
         statement += f"; {ended}"
+    left_out = schedules_left_out(space)
+    if left_out:
+        statement += (
+            f"; not searched: {', '.join(left_out)} (--allow pipeline_schedule=all takes longer and looks there too)"
+        )
     return Certificate(
         space=describe_space(space),
         candidates=candidates.total,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, IntColumn
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
 from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules
 from costmodel.specs import (
     AxisValues,
@@ -26,7 +26,7 @@ from costmodel.specs import (
 )
 from planner.axes import AXES, GRID_AXES, OPEN_AXES, parse_layers, parse_values, require_axis
 from planner.completion import Completer
-from planner.enumeration import Declared, enumerate_candidates, tensor_parallel_values
+from planner.enumeration import DEFAULT_SCHEDULES, Declared, enumerate_candidates, tensor_parallel_values
 from planner.stage_table import WINDOW
 from planner.stated import check_num_devices, check_stated
 
@@ -70,14 +70,14 @@ def declare_space(
         runtime: what the framework supports.
         fix: axis -> its one value, as a person writes it; ``layers_per_stage`` takes ``10,12,12,10`` or ``even``,
             ``recompute_layers`` takes ``all`` or ``any``, and is ``all`` where ``recompute`` is fixed.
-        allow: axis -> its values, a list or comma-separated.
+        allow: axis -> its values, a list or comma-separated; ``all`` schedules are those of the runtime.
         memory_limit: how much of a device a plan may use; None is all of it.
 
     Raises:
         InputError: for an unknown axis or value, an axis stated twice, or stated values that break a rule
             by themselves.
     """
-    declared, stages = _read_declared(fix or {}, allow or {})
+    declared, stages = _read_declared(fix or {}, _every_schedule(allow or {}, runtime))
     fixed = frozenset(fix or {}) - OPEN_AXES
     context = RuleContext(
         model=model,
@@ -94,6 +94,24 @@ def declare_space(
     whole = stages.whole or (stages.whole is None and "recompute" in fixed)
     counts: RecomputeLayers = "all" if whole else runtime.recompute_layers
     return Space(context, declared, fixed, num_devices, grid, free, counts)
+
+
+def _every_schedule(
+    allow: Mapping[str, str | Sequence[str]], runtime: RuntimeProfile
+) -> Mapping[str, str | Sequence[str]]:
+    """``all`` written out."""
+    asked = allow.get("pipeline_schedule")
+    words = asked.split(",") if isinstance(asked, str) else list(asked or ())
+    if "all" not in (word.strip().lower() for word in words if isinstance(word, str)):
+        return allow
+    return {**allow, "pipeline_schedule": tuple(name for name in SCHEDULES if name in {"none", *runtime.schedules})}
+
+
+def schedules_left_out(space: Space) -> tuple[str, ...]:
+    """Schedules of the runtime that the space leaves out because nobody asked for them; none where there is no pipeline."""
+    if "pipeline_schedule" in space.declared or not (space.grid.pipeline_parallel_size > 1).any():
+        return ()
+    return tuple(name for name in space.context.runtime.schedules if name not in DEFAULT_SCHEDULES)
 
 
 def completer_of(space: Space) -> Completer:

@@ -79,7 +79,12 @@ Fix = Annotated[
     list[str] | None, typer.Option("--fix", metavar="AXIS=VALUE", help="Hold one axis at one value; repeatable.")
 ]
 Allow = Annotated[
-    list[str] | None, typer.Option("--allow", metavar="AXIS=1,2,4", help="Search only these values; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="AXIS=1,2,4",
+        help="Search only these values; pipeline_schedule=all takes all that the runtime has; repeatable.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, alone on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", readable=False, help="File to write.")]

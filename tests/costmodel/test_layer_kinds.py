@@ -9,7 +9,7 @@ import pytest
 from memory_worlds import llama, make_plan
 
 from costmodel.estimate import estimate
-from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
+from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds, models_of_one_kind
 from costmodel.models.loader import load_model
 from costmodel.models.parameters import layer_tensors
 from costmodel.runtimes.loader import load_runtime
@@ -140,3 +140,11 @@ def test_the_last_layer_of_a_stage_is_of_its_own_kind() -> None:
         (chunk,) = plan_contents(plan, rank).chunks
         elements = sum(tensor.num_elements for tensor in layer_tensors(plan.model, last))
         assert chunk_sizes(plan.model, sizes, chunk).last_layer.local == elements
+
+
+def test_models_of_one_kind_differ_in_what_attention_sees_alone() -> None:
+    found = models_of_one_kind(ALTERNATING)
+    assert found is not None
+    assert {model.layers[0].attention.window for model in found} == {4096, None}
+    assert all(model.num_hidden_layers == ALTERNATING.num_hidden_layers for model in found)
+    assert models_of_one_kind(with_widths(64, 128)) is None

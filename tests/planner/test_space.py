@@ -13,11 +13,13 @@ from planner_worlds import make_cluster, make_model, make_training
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.loader import load_runtime
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules import obeys_rules
-from costmodel.specs import InputError, ParallelConfig, PipelineSchedule
+from costmodel.specs import InputError, ParallelConfig, PipelineSchedule, Recommendation
 from planner.axes import AXES, AXIS_NAMES
 from planner.enumeration import DEFAULT_SCHEDULES
-from planner.space import Space, declare_space, describe_space
+from planner.search import search
+from planner.space import Space, declare_space, describe_space, schedules_left_out
 
 
 def declare(
@@ -258,3 +260,21 @@ def test_axes_read_back_what_they_show() -> None:
                 continue
             assert axis.parse(axis.show(code)) == code
     assert AXES["hierarchical_partition_size"].parse("off") == 0
+
+
+@pytest.mark.parametrize(("runtime", "left_out"), [("torch", set(SPLIT_BACKWARD_SCHEDULES)), ("megatron", set())])
+def test_all_schedules_are_those_of_the_runtime_and_the_certificate_names_those_left_out(
+    runtime: str, left_out: set[str]
+) -> None:
+    default = declare(runtime=runtime)
+    assert set(schedules_left_out(default)) == left_out
+    for words in ("all", "1f1b,all", ("ALL",)):
+        everything = declare(runtime=runtime, allow={"pipeline_schedule": words})
+        found = {SCHEDULES[code] for code in np.unique(everything.grid.pipeline_schedule)}
+        assert found == {"none", *load_runtime(runtime).schedules}
+        assert schedules_left_out(everything) == ()
+    context = default.context
+    answer = search(context.model, context.cluster, context.training, context.runtime, default)
+    assert isinstance(answer, Recommendation)
+    assert all(schedule in answer.certificate.statement for schedule in left_out)
+    assert ("not searched" in answer.certificate.statement) == bool(left_out)
