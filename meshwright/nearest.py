@@ -137,4 +137,8 @@ def _command(plan: Plan, runtime: RuntimeProfile, fixed: dict[str, str]) -> str:
         words.append(f"--attention {plan.training.attention_implementation}")
     if plan.training.loss_chunks > 1:
         words.append(f"--loss-chunks {plan.training.loss_chunks}")
-    return " ".join([*words, *(f"--fix {name}={quote(word)}" for name, word in fixed.items())])
+    products = {"data_parallel_size", "num_micro_batches"}  # they follow from the others
+    if plan.num_devices_used == plan.cluster.num_devices:
+        products.add("num_devices_used")
+    kept = (f"--fix {name}={quote(word)}" for name, word in fixed.items() if name not in products)
+    return " ".join([*words, *kept])

@@ -214,8 +214,9 @@ def test_plan_files_keep_small_and_large_floats() -> None:
 
 @pytest.mark.distributed
 def test_the_script_trains(tmp_path: Path) -> None:
-    """The script alone, started by hand, trains a tiny plan on two processes."""
-    plan = make_plan("llama-tiny-demo", "2xcpu", global_batch_size=2, sequence_length=16, sizes={"zero_stage": 3})
+    """The script alone, started by hand, trains a tiny plan on four processes: two pipeline stages, each sharded over two."""
+    sizes = {"zero_stage": 2, "pipeline_parallel_size": 2, "num_micro_batches": 2}
+    plan = make_plan("llama-tiny-demo", "4xcpu", global_batch_size=4, sequence_length=16, sizes=sizes)
     written = export(plan, "torchrun", tmp_path / "run")
     assert isinstance(written, tuple)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -232,5 +233,5 @@ def test_the_script_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     observation = Observation.model_validate_json((tmp_path / "out" / "observation.json").read_text())
     assert observation.plan_hash == plan.plan_hash
-    assert observation.world_size == 2
+    assert observation.world_size == 4
     assert len(observation.losses) == 2

@@ -354,3 +354,18 @@ def test_nothing_is_ignored_that_is_read() -> None:
     found: dict[str, Any] = {"ignored": set(config(*LLAMA, "--lr-decay-style", "cosine", "--data-path", "x").ignored)}
     assert found["ignored"] == {"--lr-decay-style", "--data-path", "--max-position-embeddings"}
     assert not re.search("size|layers", " ".join(found["ignored"]))
+
+
+def test_a_script_that_is_cut_off_is_one_error_or_still_whole() -> None:
+    """Wherever a script ends, reading it is an InputError, or finds what the whole one says as far as it goes."""
+    script = script_of(plan_for("megatron"))
+    whole = read({"launch.sh": script})
+    refused = 0
+    for end in range(0, len(script), 37):
+        try:
+            part = read({"launch.sh": script[:end]})
+        except InputError:
+            refused += 1
+        else:
+            assert part.sizes == whole.sizes
+    assert refused > 0.9 * len(script) / 37
