@@ -12,6 +12,8 @@ Sources: arXiv 2104.04473 section 2.2; Megatron-LM schedules.py and torch 2.13.0
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,3 +57,14 @@ def runs_breadth_first(grid: Grid) -> NDArray[np.bool_]:
 def grid_micro_batches_per_round(grid: Grid) -> Column:
     """Micro-batches per round of equation (2)."""
     return np.asarray(micro_batches_per_round(grid.pipeline_parallel_size, grid.num_micro_batches))
+
+
+def rows_by_value(columns: Sequence[Column]) -> Iterator[tuple[tuple[int, ...], Column]]:
+    """Every combination of values in the columns [n], and the rows that have it."""
+    if not len(columns[0]):
+        return
+    order = np.lexsort(columns)
+    ordered = np.stack(columns, axis=1)[order]
+    first = np.flatnonzero(np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)]))
+    for key, rows in zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True):
+        yield tuple(key), rows

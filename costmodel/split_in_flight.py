@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.in_flight import rows_by_value
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules_core import schedule_is
@@ -61,11 +62,10 @@ def fill_split_counts(
     rows = np.flatnonzero(splits_backward(grid))
     whole = np.stack([recomputes_whole(chunk) for chunk in contents.chunks], axis=1)
     sizes = (grid.pipeline_schedule, contents.rank, grid.pipeline_parallel_size, grid.num_model_chunks)
-    keys = np.stack([*sizes, _enough(grid)], axis=1)
-    keys = np.concatenate([keys, whole], axis=1)[rows]
-    for key in np.unique(keys, axis=0):
-        chosen = rows[(keys == key).all(axis=1)]
-        schedule, rank, ranks, chunks, micro_batches, *flags = (int(number) for number in key)
+    columns = [column[rows] for column in (*sizes, _enough(grid), *whole.T)]
+    for key, alike in rows_by_value(columns):
+        chosen = rows[alike]
+        schedule, rank, ranks, chunks, micro_batches, *flags = key
         before, after = _instants(SCHEDULES[schedule], rank, ranks, chunks, micro_batches, tuple(flags[:chunks]))
         bytes_of = np.stack([column[chosen] for column in (*kept[:chunks], *output_gradients[:chunks])])
         held = before @ bytes_of

@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.in_flight import rows_by_value
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.schedules import Kind, operation_table
 from costmodel.specs import PipelineSchedule
@@ -60,12 +61,11 @@ def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
     """
     result = np.arange(grid.num_model_chunks.max()) < grid.num_model_chunks[:, None]
     rows = np.flatnonzero(grid.num_model_chunks > MOST_GATHERED)
-    sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
-    keys = np.stack([grid.pipeline_schedule, *sizes, rank], axis=1)[rows]
-    for key in np.unique(keys, axis=0):
-        schedule, ranks, chunks, micro_batches, one = (int(number) for number in key)
+    sizes = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches, rank)
+    for key, alike in rows_by_value([size[rows] for size in sizes]):
+        schedule, ranks, chunks, micro_batches, one = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches)
-        result[rows[(keys == key).all(axis=1)], :chunks] = _first_chunks(SCHEDULES[schedule], ranks, chunks, few, one)
+        result[rows[alike], :chunks] = _first_chunks(SCHEDULES[schedule], ranks, chunks, few, one)
     return result
 
 
