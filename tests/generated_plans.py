@@ -27,7 +27,7 @@ from hardware_profiles.loader import load_cluster
 _NODES = (1, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 96, 128, 256, 512, 1024, 2048)
 _DEVICES = ("H100-SXM", "A100-SXM-80GB", "B200")
 # Words of precision that are drawn; elsewhere bf16 twice as often as fp32.
-_PRECISIONS = {"megatron": ("bf16", "bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-blockwise", "mxfp8")}
+_PRECISIONS = {"megatron": ("bf16", "bf16-gradients", "fp16", "fp32", "fp8", "fp8-current", "fp8-blockwise", "mxfp8")}
 _CHUNKED = ("interleaved_1f1b", "looped_bfs")
 
 

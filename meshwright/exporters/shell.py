@@ -214,12 +214,27 @@ def _condition(script: _Script) -> bool | None:
         token = script.tokens[script.at]
         script.at += 1
         if token.text == "then":
-            parts = [part for part in found if part.text not in ("\n", ";")]
-            if any(part.text in ("&&", "||", "|", "(", ")") for part in parts):
-                return None
-            return _test(_expanded(script, parts))
+            return _tests(script, [part for part in found if part.text not in ("\n", ";")])
         found.append(token)
     raise InputError(f"line {found[0].line if found else 0}: then is missing; the file may be cut off")
+
+
+def _tests(script: _Script, parts: list[Token]) -> bool | None:
+    """Tests joined by ``&&`` and ``||``, from left to right; None: not known."""
+    held, operator, test = None, "", list[Token]()
+    for part in [*parts, Token("operator", "end", 0)]:
+        if part.kind != "operator":
+            test.append(part)
+            continue
+        if part.text not in ("&&", "||", "end") or not test:
+            return None
+        found = _test(_expanded(script, test))
+        if operator == "&&":
+            found = False if False in (held, found) else None if None in (held, found) else True
+        elif operator == "||":
+            found = True if True in (held, found) else None if None in (held, found) else False
+        held, operator, test = found, part.text, []
+    return held
 
 
 def _expanded(script: _Script, parts: list[Token]) -> list[str]:
@@ -318,10 +333,15 @@ def _perhaps(
     if value == held:
         return value
     shown = " ".join(value) if isinstance(value, list) else value
-    marker = unknown(f"{name} at line {line}, which is set under a condition" + (f" to {shown[:80]}" if shown else ""))
+    marker = unknown(f"{name} at line {line}, which is set under a condition" + (f" to {shown}" if shown else ""))
     if append and isinstance(held, list):
         return [*held, marker]
     return [marker] if isinstance(value, list) else marker
+
+
+def perhaps(what: str) -> list[str]:
+    """The words that a part which may run adds, by what `find_unknown` found; none where it is something else."""
+    return what.partition("which is set under a condition to ")[2].split()
 
 
 def launches(text: str, programs: tuple[str, ...]) -> Iterator[Command]:

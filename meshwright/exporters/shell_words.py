@@ -17,7 +17,9 @@ OPEN, CLOSE = "\ue000", "\ue001"
 OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = ("&&", "||", ";;", ">>", "<<", "<", ">", "&", "|", ";", "(", ")", "\n")
-_DEFAULT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(:?[-=])(.*)", re.DOTALL)
+# ${4:-default} too: a script is read as it runs without options, so its own arguments are not set.
+_DEFAULT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+)(:?[-=])(.*)", re.DOTALL)
+_PARTS = re.compile(f"(?:{OPEN}.*?{CLOSE}|[^\\s])+", re.DOTALL)
 _ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]")
 _NUMBER_OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "%",
@@ -193,7 +195,7 @@ def expand(raw: str, variables: Variables) -> list[str]:
             end = _variable_end(raw, at, end)
             spread = _spread(raw[at:end], variables)
             words = _text(raw[at:end], variables) if spread is None else " ".join(spread)
-            split = [words] if find_unknown(words) else words.split()
+            split = _PARTS.findall(words)  # a marker holds blanks of its own
             if split:
                 fields += [(current or "") + split[0], *split[1:-1]] if len(split) > 1 else []
                 current = split[-1] if len(split) > 1 else (current or "") + split[0]

@@ -74,7 +74,7 @@ def _job(job: Job, inner: Exporter) -> str:
     gpus = f"#SBATCH --gpus-per-node={plan.num_devices_used // nodes}\n" if plan.cluster.device.kind == "cuda" else ""
     return _JOB.format(
         header=comment(header(job, f"Slurm around {inner.name} ({job.version})")),
-        job_name=f"meshwright-{plan.plan_hash[:8]}",
+        job_name=f"meshwright-{plan.plan_hash[:12]}",
         nodes=nodes,
         devices=gpus,
         launch=shlex.quote(MAIN_SCRIPT),

@@ -67,7 +67,9 @@ def test_fewer_processes_than_devices() -> None:
     plan = import_plan(sharded, "llama-3-8b", "8xH100-SXM", **INPUTS)
     assert (plan.num_devices_used, plan.parallel.data_parallel_shard_size) == (4, 4)
     odd = Imported(target="x", runtime="megatron", sizes={"tensor_parallel_size": 8}, num_devices=4)
-    with pytest.raises(InputError, match=r"num_devices is 4, which tensor_parallel_size 8 \(8 together\) do not divide"):
+    with pytest.raises(
+        InputError, match=r"num_devices is 4, which tensor_parallel_size 8 \(8 together\) do not divide"
+    ):
         import_plan(odd, "llama-3-8b", "8xH100-SXM", **INPUTS)
 
 

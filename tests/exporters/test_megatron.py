@@ -13,7 +13,7 @@ from real_plans import real_plans
 from sample_plans import plan_for
 
 from costmodel.specs import InputError, Plan, Rejection
-from meshwright import make_plan
+from meshwright import estimate, make_plan
 from meshwright.exporters import EXPORTERS, reject, render
 from meshwright.exporters.imported import Imported
 from meshwright.exporters.megatron import names, read
@@ -157,6 +157,20 @@ def test_what_a_script_says() -> None:
     assert found.training["optimizer"].betas == (0.9, 0.999)
 
 
+def test_gradients_in_bf16() -> None:
+    """2 bytes a parameter less, which decides whether much fits: megatron-core's distributed optimizer, 4 + 12/d."""
+    words = config("--grad-reduce-in-bf16", *LLAMA)
+    assert words.training["precision"] == "bf16-gradients"
+    plan = import_plan(words, "llama-3-8b", "2x8xH100-SXM")
+    other = import_plan(config(*LLAMA), "llama-3-8b", "2x8xH100-SXM")
+    assert "--grad-reduce-in-bf16" in script_of(plan)
+    assert "--grad-reduce-in-bf16" not in script_of(other)
+    made, usual = (estimate(each).memory[0] for each in (plan, other))
+    gradients = [next(term.bytes for term in stage.terms if term.name == "gradients") for stage in (made, usual)]
+    assert 2 * gradients[0] == gradients[1]
+    assert "counted and reduced in fp32" in " ".join(config("--grad-reduce-in-bf16", "--fp8-format", "hybrid").warnings)
+
+
 def test_sharding_over_nobody_is_none() -> None:
     assert config("--use-distributed-optimizer", launcher="torchrun --nproc-per-node 8").sizes["zero_stage"] == 0
 
@@ -222,7 +236,7 @@ WRONG: dict[str, tuple[tuple[str, ...], dict[str, str | None], str]] = {
     "size zero": ((), {"pipeline_model_parallel_size": "0"}, "--pipeline-model-parallel-size is '0'"),
     "no value": (("--tensor-model-parallel-size",), {}, "--tensor-model-parallel-size has no value"),
     "no micro batch": ((), {"micro_batch_size": None}, "--micro-batch-size is missing"),
-    "a stray word": (("--bf16", "8"), {}, "found '8' where an argument was expected"),
+    "a stray word": (("--bf16", "8"), {}, r"found .8. behind --bf16 +where an argument was expected"),
     "world not divided": ((), {"tensor_model_parallel_size": "3"}, "16 processes cannot be split by --tensor-model"),
     "batch not divided": ((), {"global_batch_size": "63"}, "--global-batch-size 63 is no multiple"),
     "layers not divided": ((), {"num_layers": "30"}, "--num-layers 30 cannot be split evenly"),
@@ -336,6 +350,15 @@ def test_an_argument_that_may_be_there() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="ARGS at line 2, which is set under a condition to --sequence-parallel"):
         read({"run.sh": text})
+
+
+def test_what_may_be_there_without_effect() -> None:
+    """Data made up or real, as a condition says that only the machine decides: neither changes time or memory."""
+    text = (
+        'DATA=()\nif [ -d "$FOLDER" ]; then DATA+=("--data-path $FOLDER" "--num-workers 4"); else DATA+=(--mock-data); fi\n'
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1 ${DATA[@]}\n"
+    )
+    assert read({"run.sh": text}).sizes["tensor_parallel_size"] == 2
 
 
 def test_a_bare_list_of_arguments() -> None:

@@ -25,6 +25,11 @@ SCRIPTS = {
     "a branch that is not taken": (
         'N=2\nif [ "$N" -eq 1 ]; then A=(--one)\nelif [[ $N == 2 ]]; then A=(--two)\nelse A=()\nfi\nrun "${A[@]}"\n'
     ),
+    "tests that are joined": (
+        'A=x\nif [[ "$A" == "y" ]] || [ -z "$B" ]; then run --one; fi\n'
+        'if [ "$A" = x ] && [ "$A" != x ]; then run --two; elif [ ! -n "$B" ] && true; then run --three; fi\n'
+    ),
+    "a default of the script's own argument": 'run --a ${1:-x} "${2-y z}"\n',
     "a test before a command": 'A=\n[ -n "$A" ] && run --a\n[ -z "$A" ] && run --b\n',
     "a function that is not called": "f() {\n    run --inside\n}\nrun --outside\n",
     "a here-document": "cat > /dev/null <<EOF\nrun --inside ( ' \nEOF\nrun --outside\n",

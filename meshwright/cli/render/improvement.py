@@ -23,8 +23,12 @@ def render_improvement(console: Console, found: Improvement) -> None:
     if not found.changes:
         heading(console, "Better", f"nothing: this is the best plan of runtime {name}")
         return
-    heading(console, "Better", f"the best plan of runtime {name}: {summarize(best)}")
     given = estimate_of(found.given)
+    if given.fits and found.gained_seconds is not None and found.gained_seconds <= 0:
+        # The planner's spaces leave some layouts out, context parallelism among them.
+        heading(console, "Better", f"nothing that is searched: the best other plan of runtime {name} is {summarize(best)}")
+    else:
+        heading(console, "Better", f"the best plan of runtime {name}: {summarize(best)}")
     body = [(change.field, change.given, change.better) for change in found.changes]
     body.append(("step time", units.seconds(step_seconds(found.given)), units.seconds(step_seconds(best))))
     peak, other = given.peak_memory_bytes.device, estimate_of(best).peak_memory_bytes.device

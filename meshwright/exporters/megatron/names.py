@@ -52,7 +52,6 @@ DEAD = {
     "--batch-size": MICRO_BATCH,
     "--checkpoint-activations": f"{RECOMPUTE_SELECTIVE}, or {RECOMPUTE} full",
     "--warmup": "--lr-warmup-fraction",
-    "--no-position-embedding": "--position-embedding-type",
 }
 # Arguments that change time or memory in a way that no plan of runtime megatron holds, with the value that changes nothing.
 NOT_MODELLED: dict[str, str | None] = {
@@ -77,8 +76,8 @@ NOT_MODELLED: dict[str, str | None] = {
 # The same, but the plan without it is near enough to be worth its figures: argument -> what the figures leave out.
 ROUGHLY = {
     "--tp-comm-overlap": "the overlap of tensor-parallel collectives with products",
-    "--grad-reduce-in-bf16": "gradients are counted and reduced in fp32",
     "--rampup-batch-size": "the smaller batches at the start",
+    "--step-batch-size-schedule": "the smaller batches at the start",
     "--distribute-saved-activations": "the inputs of recomputed layers are counted whole on every tensor-parallel rank",
     "--overlap-param-gather-with-optimizer-step": "the overlap of the optimizer step with gathers",
     "--delay-wgrad-compute": "weight gradients that are made later",

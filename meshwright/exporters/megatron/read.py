@@ -11,11 +11,12 @@ from meshwright.exporters.imported import Imported
 from meshwright.exporters.megatron import names
 from meshwright.exporters.megatron.model import model_facts, whole
 from meshwright.exporters.megatron.stages import Stages, read_stages
-from meshwright.exporters.shell import launches
+from meshwright.exporters.shell import launches, perhaps
 from meshwright.exporters.shell_words import find_unknown
 from meshwright.exporters.torchrun_words import world_size
 
 Values = dict[str, list[str]]
+_BF16_GRADIENTS = "--grad-reduce-in-bf16"
 _FP8 = {
     "delayed": "fp8",
     "tensorwise": "fp8-current",
@@ -31,7 +32,7 @@ _READ = {
     "--vocab-size", "--num-query-groups", "--group-query-attention", "--swiglu", "--normalization", "--bf16", "--fp16",
     "--untie-embeddings-and-output-weights", "--fp8-format", "--fp8-recipe", "--attention-backend", "--optimizer", "--lr",
     "--weight-decay", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--clip-grad", "--num-experts",
-    "--expert-model-parallel-size", "--make-vocab-size-divisible-by", "--attention-dropout", "--hidden-dropout",
+    "--expert-model-parallel-size", _BF16_GRADIENTS, "--make-vocab-size-divisible-by", "--attention-dropout", "--hidden-dropout",
 }  # fmt: skip
 
 
@@ -90,14 +91,17 @@ def _command(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _values(words: tuple[str, ...]) -> Values:
     """Argument -> its values, as argparse would read them; the last of two counts."""
-    known, values, at = names.arguments(), Values(), 0
+    known, values, at, last = names.arguments(), Values(), 0, ""
     while at < len(words):
         word, at = words[at], at + 1
         if (what := find_unknown(word)) is not None and not word.startswith("--"):
-            raise InputError(f"an argument is {what}, which the file does not say; write it out")
+            if _is_harmless(perhaps(what)):
+                continue
+            raise InputError(f"an argument is {what[:200]}, which the file does not say; write it out")
         name, equals, attached = word.partition("=")
         if not name.startswith("--"):
-            raise InputError(f"found {word!r} where an argument was expected; needed --NAME")
+            behind = f" behind {last} {' '.join(values[last])}" if last else ""
+            raise InputError(f"found {word!r}{behind} where an argument was expected; needed --NAME")
         if name not in known:
             near = get_close_matches(name, known, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -110,8 +114,14 @@ def _values(words: tuple[str, ...]) -> Values:
             at += 1
         if len(taken) < (count if isinstance(count, int) else count == "+"):
             raise InputError(f"{name} has no value; the file may be cut off")
-        values[name] = taken
+        values[name], last = taken, name
     return {name: _known(name, taken) if name in _READ else taken for name, taken in values.items()}
+
+
+def _is_harmless(words: list[str]) -> bool:
+    """Whether words that may be passed change neither time nor memory, whatever they say."""
+    names_of = [word.strip("\"'").partition("=")[0] for word in words if word.strip("\"'").startswith("--")]
+    return bool(names_of) and all(name in names.arguments() and name not in _READ for name in names_of)
 
 
 def _known(name: str, taken: list[str]) -> list[str]:
@@ -244,7 +254,8 @@ def _precision(values: Values) -> str:
     if len(both) > 1:
         raise InputError("--bf16 and --fp16 contradict each other; leave one of them out")
     if "--fp8-format" not in values:
-        return both[0][2:] if both else "fp32"
+        word = both[0][2:] if both else "fp32"
+        return "bf16-gradients" if word == "bf16" and _BF16_GRADIENTS in values else word
     recipe = values.get("--fp8-recipe", ["delayed"])[0]
     if recipe not in _FP8:
         raise InputError(f"--fp8-recipe is {recipe!r}; modelled: {', '.join(_FP8)}")
@@ -296,6 +307,8 @@ def _warnings(values: Values) -> list[str]:
         found.append(
             f"{' and '.join(dropout)}: counted as 0, so the masks of dropout are left out (the default is 0.1)"
         )
+    if _BF16_GRADIENTS in values and "--fp8-format" in values:
+        found.append(f"{_BF16_GRADIENTS} with --fp8-format: gradients are counted and reduced in fp32")
     rows = "--make-vocab-size-divisible-by"
     if rows in values and whole(rows, values) % 128:
         found.append(

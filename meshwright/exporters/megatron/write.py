@@ -129,6 +129,8 @@ def training_arguments(plan: Plan) -> list[list[str]]:
     lines = [[names.SEQUENCE, str(training.sequence_length)]]
     if training.precision.compute in ("bf16", "fp16"):
         lines.append([f"--{training.precision.compute}"])
+    if training.precision.compute == "bf16" and training.precision.gradient == "bf16":
+        lines.append(["--grad-reduce-in-bf16"])
     if (recipe := training.precision.fp8_recipe) is not None:
         lines.append(["--fp8-format", "hybrid", "--fp8-recipe", _FP8_RECIPES[recipe]])
     backend = "auto" if training.attention_implementation == "fused" else "unfused"
