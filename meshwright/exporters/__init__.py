@@ -9,13 +9,15 @@ from costmodel.specs import InputError, Plan, Rejection
 from hardware_profiles.errors import unknown_name
 from meshwright.exporters import slurm
 from meshwright.exporters.base import Exporter, Files, Job, Loss, losses_of, reject
+from meshwright.exporters.deepspeed import DEEPSPEED
 from meshwright.exporters.megatron import MEGATRON
 from meshwright.exporters.plan_json import JSON
 from meshwright.exporters.plan_yaml import YAML
 from meshwright.exporters.torchrun import TORCHRUN
 from meshwright.exporters.torchtitan import TORCHTITAN
 
-EXPORTERS: dict[str, Exporter] = {exporter.name: exporter for exporter in (JSON, YAML, TORCHRUN, MEGATRON, TORCHTITAN)}
+_ALL = (JSON, YAML, TORCHRUN, MEGATRON, TORCHTITAN, DEEPSPEED)
+EXPORTERS: dict[str, Exporter] = {exporter.name: exporter for exporter in _ALL}
 LAUNCHERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.is_launcher)
 READERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.read)
 TARGETS = (*EXPORTERS, slurm.NAME)
