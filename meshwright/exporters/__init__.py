@@ -8,6 +8,7 @@ from shlex import quote
 from costmodel.specs import InputError, Plan, Rejection
 from hardware_profiles.errors import unknown_name
 from meshwright.exporters import slurm
+from meshwright.exporters.accelerate import ACCELERATE
 from meshwright.exporters.base import Exporter, Files, Job, Loss, losses_of, reject
 from meshwright.exporters.deepspeed import DEEPSPEED
 from meshwright.exporters.megatron import MEGATRON
@@ -15,8 +16,9 @@ from meshwright.exporters.plan_json import JSON
 from meshwright.exporters.plan_yaml import YAML
 from meshwright.exporters.torchrun import TORCHRUN
 from meshwright.exporters.torchtitan import TORCHTITAN
+from meshwright.exporters.transformers import TRANSFORMERS
 
-_ALL = (JSON, YAML, TORCHRUN, MEGATRON, TORCHTITAN, DEEPSPEED)
+_ALL = (JSON, YAML, TORCHRUN, MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE, TRANSFORMERS)
 EXPORTERS: dict[str, Exporter] = {exporter.name: exporter for exporter in _ALL}
 LAUNCHERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.is_launcher)
 READERS = tuple(name for name, exporter in EXPORTERS.items() if exporter.read)

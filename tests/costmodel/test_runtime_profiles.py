@@ -13,7 +13,7 @@ def test_every_listed_runtime_loads_under_its_own_name() -> None:
 
 
 def test_an_unknown_runtime_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match=r"'jax'; supported: aleph, .*megatron, .*torch"):
+    with pytest.raises(InputError, match=r"'jax'; supported: accelerate, aleph, .*megatron, .*torch"):
         load_runtime("jax")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from costmodel.specs import Plan, Rejection
 from meshwright.exporters.base import Exporter, Job
-from meshwright.exporters.deepspeed.config import config, losses, refuse
+from meshwright.exporters.deepspeed.document import config, losses, refuse
 from meshwright.exporters.deepspeed.read import read, recognises
 from meshwright.exporters.environment import environment
 from meshwright.exporters.manifest import manifest
