@@ -14,6 +14,18 @@ import pytest
 from meshwright.folders import write_folder
 
 ORACLES = Path(__file__).parent / "oracles"
+# Prints its words, its environment, and the file that --hostfile names, which is gone when the script has ended.
+_STAND_IN = """\
+#!/bin/sh
+printf '%s\\0' "$@" ''
+env -0
+printf '\\0'
+last=
+for word; do
+    if [ "$last" = --hostfile ]; then cat "$word"; fi
+    last="$word"
+done
+"""
 Ask = Callable[[str, Any], Any]
 
 
@@ -58,7 +70,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
     def run(files: dict[str, str], program: str, **environment: str) -> dict[str, Any]:
         stand_in = tools / program
         if not stand_in.exists():
-            stand_in.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" ''\nenv -0\n")
+            stand_in.write_text(_STAND_IN)
             stand_in.chmod(0o755)
         folder = tmp_path_factory.mktemp("export")
         write_folder(folder, files)
@@ -72,7 +84,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
         assert done.returncode == 0, done.stderr
         words = done.stdout.split("\0")
         end = words.index("")  # no argument of ours is empty
-        made = dict(pair.split("=", 1) for pair in words[end + 1 :] if pair)
-        return {"folder": str(folder), "arguments": words[:end], "environment": made}
+        variables = words.index("", end + 1)
+        made = dict(pair.split("=", 1) for pair in words[end + 1 : variables])
+        return {"folder": str(folder), "arguments": words[:end], "environment": made, "hosts": words[variables + 1]}
 
     return run

@@ -148,6 +148,19 @@ def _refuse(plan: Plan) -> Rejection | None:
                     fix=f"plan with --fix {name}=1, or export to deepspeed",
                 )
         return deepspeed.refuse(plan, "accelerate")
+    if (
+        parallel.data_parallel_replicate_size > 1
+        and parallel.data_parallel_shard_size == 1
+        and parallel.context_parallel_size > 1
+    ):
+        return Rejection(
+            rule="export_accelerate_replicas",
+            message="accelerate takes no context parallelism beside replicas without shards; found data_parallel_replicate_size "
+            f"{parallel.data_parallel_replicate_size}, data_parallel_shard_size 1, context_parallel_size "
+            f"{parallel.context_parallel_size}",
+            numbers={"data_parallel_shard_size": 1},
+            fix="plan with --fix data_parallel_replicate_size=1",
+        )
     if _precision_word(plan) is None:
         compute = plan.training.precision.compute
         return Rejection(

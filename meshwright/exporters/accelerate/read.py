@@ -17,7 +17,7 @@ from meshwright.exporters.shell import read_script
 from meshwright.exporters.tree import Tree, read_json_object
 
 # The fields of ClusterConfig, accelerate 1.15.0, commands/config/config_args.py; it refuses others itself.
-_TOP = (
+TOP_KEYS = (
     "compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes", "machine_rank",
     "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend", "same_network", "main_training_function",
     "enable_cpu_affinity", "fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config", "megatron_lm_config",
@@ -25,12 +25,12 @@ _TOP = (
     "tpu_vm", "tpu_env", "dynamo_config", "dynamo_backend", "fp16",
 )  # fmt: skip
 # What commands/launch.py reads of the sections; it takes any other key in silence.
-_PARALLELISM = (
+PARALLELISM_KEYS = (
     "dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy", "sp_size", "sp_backend",
     "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation",
 )  # fmt: skip
-_PREFIX = "parallelism_config_"
-_DEEPSPEED = (
+PREFIX = "parallelism_config_"
+DEEPSPEED_KEYS = (
     "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device", "offload_param_device",
     "offload_optimizer_nvme_path", "offload_param_nvme_path", "zero3_init_flag", "zero3_save_16bit_model", "zero_stage",
     "deepspeed_config_file", "deepspeed_hostfile", "deepspeed_multinode_launcher", "deepspeed_exclusion_filter",
@@ -78,7 +78,7 @@ def read(files: Files) -> Imported:
     if text is None:
         raise InputError("no accelerate config found; needed a YAML file with distributed_type")
     top = Tree(_load(text), words=True)
-    top.check_keys(_TOP, of="accelerate key")
+    top.check_keys(TOP_KEYS, of="accelerate key")
     script = _script(files)
     kind = top.choice("distributed_type", _KINDS) or "NO"
     for section in ("megatron_lm_config", "mpirun_config"):
@@ -149,21 +149,21 @@ def _parallelism(top: Tree) -> dict[str, Any]:
     given = top.sub("parallelism_config")
     if not given.content:
         return {}
-    given.check_keys([f"{_PREFIX}{name}" for name in _PARALLELISM], of="accelerate key")
+    given.check_keys([f"{PREFIX}{name}" for name in PARALLELISM_KEYS], of="accelerate key")
 
     def size(name: str) -> int:
-        return given.whole(f"{_PREFIX}{name}_size") or 1
+        return given.whole(f"{PREFIX}{name}_size") or 1
 
     if size("sp") > 1:
         raise InputError(
-            f"{given.name(f'{_PREFIX}sp_size')} is {size('sp')}; it needs DeepSpeed, and its JSON is what is read here"
+            f"{given.name(f'{PREFIX}sp_size')} is {size('sp')}; it needs DeepSpeed, and its JSON is what is read here"
         )
     context = size("cp")
     if (
         context > 1
-        and (given.choice(f"{_PREFIX}cp_comm_strategy", ("allgather", "alltoall")) or "allgather") != "allgather"
+        and (given.choice(f"{PREFIX}cp_comm_strategy", ("allgather", "alltoall")) or "allgather") != "allgather"
     ):
-        raise InputError(f"{given.name(f'{_PREFIX}cp_comm_strategy')} is alltoall; predicted is allgather")
+        raise InputError(f"{given.name(f'{PREFIX}cp_comm_strategy')} is alltoall; predicted is allgather")
     return {
         "data_parallel_replicate_size": size("dp_replicate"),
         "data_parallel_shard_size": size("dp_shard"),
@@ -175,7 +175,7 @@ def _parallelism(top: Tree) -> dict[str, Any]:
 
 def _of_deepspeed(top: Tree, files: Files, script: dict[str, int], devices: int | None) -> Imported:
     given = top.sub("deepspeed_config")
-    given.check_keys(_DEEPSPEED, of="accelerate key")
+    given.check_keys(DEEPSPEED_KEYS, of="accelerate key")
     length = script.get("SEQUENCE_LENGTH")
     if "deepspeed_config_file" in given:
         found = find_json(files)

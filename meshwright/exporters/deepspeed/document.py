@@ -75,6 +75,15 @@ def refuse(plan: Plan, target: str = "deepspeed") -> Rejection | None:
             numbers={"data_parallel_replicate_size": replicas, "data_parallel_shard_size": shards},
             fix="plan with --fix data_parallel_replicate_size=1, with or without hierarchical_partition_size",
         )
+    if parallel.tensor_parallel_size > 1 and parallel.context_parallel_size > 1:
+        tensor, context = parallel.tensor_parallel_size, parallel.context_parallel_size
+        return Rejection(
+            rule=f"export_{target}_tensor_and_context",
+            message=f"DeepSpeed 0.19.8 makes a mesh of data and sequence axes alone; found tensor_parallel_size {tensor} with "
+            f"context_parallel_size {context}",
+            numbers={"tensor_parallel_size": tensor, "context_parallel_size": context},
+            fix="plan with --fix tensor_parallel_size=1",
+        )
     if precision_word(plan) is None:
         compute = plan.training.precision.compute
         return Rejection(

@@ -21,8 +21,7 @@ TOP = _names(
     zero_allow_untested_optimizer zero_force_ds_cpu_optimizer flops_profiler wall_clock_breakdown memory_breakdown autotuning
     use_data_before_expert_parallelism hybrid_engine pipeline data_efficiency checkpoint data_types aio dataloader_drop_last
     log_level datastates_ckpt weight_quantization compile timers tensor_parallel expert_parallel sequence_parallel_size
-    data_parallel_size vocabulary_size elasticity compression_training curriculum_learning checkpoint_writer nebula
-    sparse_gradients amp
+    data_parallel_size vocabulary_size
     """
 )
 ZERO = _names(
@@ -41,8 +40,13 @@ ZERO = _names(
     save_muon_momentum_buffer_in_memory leaf_module
     """
 )
-# Of the releases that runtime deepspeed was measured with; 0.19.8 has removed them.
-REMOVED = _names("mics_shard_size mics_hierarchical_params_gather")
+# Of the releases that runtime deepspeed was measured with; 0.19.8 has removed them and refuses them.
+REMOVED_TOP = _names(
+    """
+    amp compression_training curriculum_learning eigenvalue elasticity graph_harvesting nebula progressive_layer_drop quantize_training sparse_attention sparse_gradients
+    """
+)
+REMOVED_ZERO = _names("mics_shard_size mics_hierarchical_params_gather zeropp_loco_param")
 OFFLOAD = _names(
     """
     device nvme_path buffer_count buffer_size max_in_cpu pin_memory pipeline_read pipeline_write fast_init ratio super_offload

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.specs import InputError, OptimizerSpec
 from hardware_profiles.errors import show_value
 from meshwright.exporters.base import Files
-from meshwright.exporters.deepspeed.keys import OFFLOAD, OPTIMIZERS, REMOVED, TOP, ZERO
+from meshwright.exporters.deepspeed.keys import OFFLOAD, OPTIMIZERS, REMOVED_TOP, REMOVED_ZERO, TOP, ZERO
 from meshwright.exporters.imported import Imported
 from meshwright.exporters.shell import read_script
 from meshwright.exporters.tree import Tree, read_json_object, try_json_object
@@ -96,9 +96,9 @@ def read_config(
         target: whose files it is part of.
     """
     top = Tree(content)
-    top.check_keys(TOP, of="DeepSpeed key")
+    top.check_keys(TOP | REMOVED_TOP, of="DeepSpeed key")
     zero = top.sub("zero_optimization")
-    warnings: list[str] = []
+    warnings = [f"{key} is not predicted, and DeepSpeed 0.19.8 refuses it" for key in content if key in REMOVED_TOP]
     stage = zero.whole("stage", lowest=0) or 0
     if stage > 3:
         raise InputError(f"zero_optimization.stage is {stage}; needed 0 to 3")
@@ -124,7 +124,7 @@ def read_config(
 
 
 def _check_zero(zero: Tree, stage: int, warnings: list[str]) -> None:
-    zero.check_keys(ZERO | REMOVED, of="DeepSpeed key")
+    zero.check_keys(ZERO | REMOVED_ZERO, of="DeepSpeed key")
     for name in ("offload_param", "offload_optimizer"):
         offload = zero.sub(name)
         offload.check_keys(OFFLOAD, of="DeepSpeed key")
@@ -156,9 +156,8 @@ def _refuse(top: Tree) -> None:
         raise InputError(
             "torch_autocast.enabled is true; it keeps 32-bit weights, which is not predicted for DeepSpeed"
         )
-    for name in ("compression_training", "elasticity", "amp", "expert_parallel"):
-        if name in top and top.sub(name).content.get("enabled", name != "amp") is not False:
-            raise InputError(f"{name} is set; it is not predicted, leave it out")
+    if "expert_parallel" in top:
+        raise InputError("expert_parallel is set; models with experts are not predicted yet, leave it out")
     stages = top.sub("pipeline").content.get("stages")
     if isinstance(stages, int) and stages > 1:
         raise InputError(f"pipeline.stages is {stages}; DeepSpeed's pipelines are Megatron-DeepSpeed's here, needed 1")
@@ -224,7 +223,11 @@ def _check_batch(top: Tree, sizes: dict[str, Any], data: int | None) -> None:
         sizes["num_micro_batches"] = 1  # DeepSpeed's default
     elif total is not None and size is None and count is None:
         sizes["num_micro_batches"] = 1
-    if total is None or size is None or count is None or sizes["tensor_parallel_size"] > 1:
+    if total is None or size is None or sizes["tensor_parallel_size"] > 1:
+        return
+    if count is None:  # DeepSpeed divides
+        sizes["num_micro_batches"] = count = max(total // (size * data), 1) if data else None
+    if count is None:
         return
     if total % (size * count) or (data is not None and size * count * data != total):
         ranks = f" x {data} data-parallel ranks" if data is not None else ""
