@@ -1,4 +1,4 @@
-"""Twelve layouts of real size, for whatever runtime takes them."""
+"""Layouts of real size, for whatever runtime takes them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ REAL = (
     ("llama-3-70b", 128, 1024, 8192, {"tensor_parallel_size": 8, "pipeline_parallel_size": 4, "zero_stage": 1}),
     ("llama-3.1-405b", 1024, 2048, 8192, {"tensor_parallel_size": 8, "pipeline_parallel_size": 16, "zero_stage": 1}),
     ("llama-3.1-405b", 2048, 2048, 8192, {"tensor_parallel_size": 8, "pipeline_parallel_size": 16, "zero_stage": 1}),
+    ("llama-3-8b", 4, 256, 8192, {"zero_stage": 3}),
+    ("qwen2.5-7b", 16, 512, 4096, {"zero_stage": 3, "micro_batch_size": 2}),
 )
 
 

@@ -21,7 +21,16 @@ SBATCH_OPTIONS = frozenset(_OPTIONS.split())
 
 
 # What the runtime of a target lacks, instead of the sample's own.
-_WITHIN: dict[str, dict[str, Any]] = {"torchtitan": {"zero_stage": 2, "recompute": "full"}}
+_ONE_STAGE: dict[str, Any] = {
+    "tensor_parallel_size": 1, "sequence_parallel": False, "loss_parallel": False, "pipeline_parallel_size": 1,
+    "pipeline_schedule": "none", "data_parallel_shard_size": 64, "num_micro_batches": 16, "zero_stage": 3, "recompute": "full",
+}  # fmt: skip
+_WITHIN: dict[str, dict[str, Any]] = {
+    "torchtitan": {"zero_stage": 2, "recompute": "full"},
+    "deepspeed": _ONE_STAGE,
+    "accelerate": _ONE_STAGE,
+    "transformers": _ONE_STAGE,
+}
 
 
 def plan_for(target: str) -> Plan:
@@ -49,7 +58,8 @@ def neutral(plan: Plan, losses: tuple[Loss, ...] = ()) -> dict[str, object]:
         holder = content
         for name in path:
             holder = holder[name]
-        holder.pop(last)
+        for one in holder if isinstance(holder, tuple | list) else (holder,):
+            one.pop(last)
     return content
 
 

@@ -32,8 +32,8 @@ REAL: tuple[tuple[str, str, int, int, dict[str, Any], str], ...] = (
     ("gpt2-xl", "4x8xV100-SXM-32GB", 256, 1024, {"zero_stage": 1, "micro_batch_size": 4}, "none"),
     ("llama-3-8b", "1x8xH100-SXM", 8, 65536, {"zero_stage": 3, "context_parallel_size": 8, "data_parallel_shard_size": 1,
      "context_parallel_method": "all_to_all"}, "full"),
-    ("llama-3-8b", "4x8xH100-SXM", 32, 32768, {"zero_stage": 3, "context_parallel_size": 4, "context_parallel_method": "all_to_all"},
-     "full"),
+    ("llama-3-8b", "4x8xH100-SXM", 32, 32768, {"zero_stage": 3, "context_parallel_size": 4,
+     "context_parallel_method": "all_to_all"}, "full"),
     ("qwen2.5-7b", "2x8xH100-SXM", 64, 4096, {"zero_stage": 1, "tensor_parallel_size": 2}, "full"),
     ("qwen2.5-1.5b", "1x8xA100-SXM-40GB", 64, 4096, {"zero_stage": 0}, "full"),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from meshwright.exporters.deepspeed import document as deepspeed
 from meshwright.exporters.environment import environment
 from meshwright.exporters.fsdp2 import write_fsdp
 from meshwright.exporters.header import comment, header
+from meshwright.exporters.manifest import manifest
 from meshwright.exporters.script import Setting, opening, unequal_nodes
 
 CONFIG = "accelerate.yaml"
@@ -36,7 +37,8 @@ command -v accelerate > /dev/null || fail "accelerate is not on the PATH; instal
 _RUN = """\
 : "${{RDZV_ENDPOINT:=127.0.0.1:29500}}"
 {variables}export MICRO_BATCH_SIZE SEQUENCE_LENGTH ACCELERATE_GRADIENT_ACCUMULATION_STEPS
-launch=(--config_file "$HERE"/{config} --num_processes "$NUM_DEVICES" --num_machines "$NNODES" --machine_rank "$NODE_RANK")
+launch=(--config_file "$HERE"/{config} --num_processes $((NPROC_PER_NODE * NNODES)))
+launch+=(--num_machines "$NNODES" --machine_rank "$NODE_RANK")
 launch+=(--main_process_ip "${{RDZV_ENDPOINT%:*}}" --main_process_port "${{RDZV_ENDPOINT##*:}}")
 # Options of this script are the training script's own.
 exec accelerate launch "${{launch[@]}}" "$TRAIN_SCRIPT" "$@"
@@ -70,7 +72,7 @@ def _render(job: Job) -> dict[str, str]:
         variables="".join(f"{variable.line}\n" for variable in variables), config=CONFIG
     )
     text = yaml.safe_dump(_config(plan), sort_keys=False)
-    return {job.name: script, CONFIG: f"{comment(header(job, target))}\n{text}"}
+    return {job.name: script, CONFIG: f"{comment(header(job, target))}\n{text}", **manifest(job, "accelerate")}
 
 
 def _config(plan: Plan) -> dict[str, Any]:

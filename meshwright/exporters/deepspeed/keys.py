@@ -43,7 +43,8 @@ ZERO = _names(
 # Of the releases that runtime deepspeed was measured with; 0.19.8 has removed them and refuses them.
 REMOVED_TOP = _names(
     """
-    amp compression_training curriculum_learning eigenvalue elasticity graph_harvesting nebula progressive_layer_drop quantize_training sparse_attention sparse_gradients
+    amp compression_training curriculum_learning eigenvalue elasticity graph_harvesting nebula progressive_layer_drop
+    quantize_training sparse_attention sparse_gradients
     """
 )
 REMOVED_ZERO = _names("mics_shard_size mics_hierarchical_params_gather zeropp_loco_param")

@@ -19,21 +19,22 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
+ASKED = set()
+
+
 class Spy(dict):
     """A config that remembers which keys it is asked for."""
 
-    asked = set()
-
     def __contains__(self, key):
-        self.asked.add(key)
+        ASKED.add(key)
         return super().__contains__(key)
 
     def __getitem__(self, key):
-        self.asked.add(key)
+        ASKED.add(key)
         return super().__getitem__(key)
 
     def get(self, key, default=None):
-        self.asked.add(key)
+        ASKED.add(key)
         return super().get(key, default)
 
     def keys(self):
@@ -122,7 +123,7 @@ def main():
     answers = {"jobs": [ask(job) for job in asked["jobs"]], "cases": [accepts(case) for case in asked["cases"]]}
     world_of(1)
     DeepSpeedConfig(Spy(train_micro_batch_size_per_gpu=1))
-    answers["top"] = sorted(key for key in Spy.asked if isinstance(key, str))
+    answers["top"] = sorted(key for key in ASKED if isinstance(key, str))
     answers["zero"] = names(DeepSpeedZeroConfig)
     answers["offload"] = sorted({*names(DeepSpeedZeroOffloadParamConfig), *names(DeepSpeedZeroOffloadOptimizerConfig)})
     answers["removed"] = [sorted(_REMOVED_TOP_LEVEL_CONFIG_KEYS), sorted(_REMOVED_ZERO_CONFIG_KEYS)]
