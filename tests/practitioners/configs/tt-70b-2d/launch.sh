@@ -1,0 +1,10 @@
+#!/bin/bash
+torchrun --nproc_per_node 8 --nnodes 32 -m torchtitan.train --module llama3 --config llama3_70b \
+    --training.local_batch_size 16 \
+    --training.global_batch_size 512 \
+    --parallelism.data_parallel_shard_degree 32 \
+    --parallelism.tensor_parallel_degree 8 \
+    --training.seq_len 8192 \
+    --loss.num_chunks 1 \
+    --compile.enable \
+    activation-checkpoint:full
