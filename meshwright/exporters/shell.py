@@ -7,30 +7,29 @@ is an error only where it decides something.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from costmodel.specs import InputError
-from meshwright.exporters.shell_words import OWN_ARGUMENTS, Token, as_written, expand, find_unknown, tokens, unknown
+from meshwright.exporters.shell_tests import truth
+from meshwright.exporters.shell_words import (
+    OWN_ARGUMENTS,
+    Token,
+    as_written,
+    check_size,
+    expand,
+    find_unknown,
+    tokens,
+    unknown,
+)
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
-_MAX_LENGTH = 10**6
+_MAX_LENGTH = 200_000
 _BEFORE = ("exec", "time", "!")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _SEPARATORS = ("\n", ";", "&", "&&", "||", "|", ";;")
 _OPENING = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac", "{": "}"}
-_COMPARED: dict[str, Callable[[str, str], bool]] = {
-    "-eq": lambda a, b: int(a) == int(b),
-    "-ne": lambda a, b: int(a) != int(b),
-    "-gt": lambda a, b: int(a) > int(b),
-    "-ge": lambda a, b: int(a) >= int(b),
-    "-lt": lambda a, b: int(a) < int(b),
-    "-le": lambda a, b: int(a) <= int(b),
-    "=": lambda a, b: a == b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
 
 
 class _Mode(Enum):
@@ -104,11 +103,14 @@ def unresolved(word: str) -> bool:
 def _read(text: str, unsure: _Mode) -> _Script:
     if len(text) > _MAX_LENGTH:
         raise InputError(f"the script has {len(text)} characters; needed at most {_MAX_LENGTH}")
-    script = _Script(list(tokens(text.replace("\r\n", "\n"))), unsure=unsure)
-    while script.at < len(script.tokens):
-        _block(script, _Mode.RUN, ())
-        if script.at < len(script.tokens):  # a closing word without its opening one
-            script.at += 1
+    try:
+        script = _Script(list(tokens(text.replace("\r\n", "\n"))), unsure=unsure)
+        while script.at < len(script.tokens):
+            _block(script, _Mode.RUN, ())
+            if script.at < len(script.tokens):  # a closing word without its opening one
+                script.at += 1
+    except RecursionError:
+        raise InputError("the script nests blocks or expansions too deeply; needed a launch script") from None
     return script
 
 
@@ -228,7 +230,7 @@ def _tests(script: _Script, parts: list[Token]) -> bool | None:
             continue
         if part.text not in ("&&", "||", "end") or not test:
             return None
-        found = _test(_expanded(script, test))
+        found = truth(_expanded(script, test))
         if operator == "&&":
             found = False if False in (held, found) else None if None in (held, found) else True
         elif operator == "||":
@@ -239,26 +241,6 @@ def _tests(script: _Script, parts: list[Token]) -> bool | None:
 
 def _expanded(script: _Script, parts: list[Token]) -> list[str]:
     return [word for part in parts for word in (expand(part.text, script.variables) or [""])]
-
-
-def _test(words: list[str]) -> bool | None:
-    """``[ ... ]`` or ``[[ ... ]]`` of known words; None: not known."""
-    if len(words) < 3 or words[0] not in ("[", "[["):
-        return True if words == ["true"] else False if words == ["false"] else None
-    inner = words[1:-1]
-    if inner[:1] == ["!"]:
-        held = _test([words[0], *inner[1:], words[-1]])
-        return None if held is None else not held
-    if any(find_unknown(word) for word in inner):
-        return None
-    if len(inner) == 2 and inner[0] in ("-n", "-z"):
-        return bool(inner[1]) == (inner[0] == "-n")
-    if len(inner) == 3 and inner[1] in _COMPARED:
-        try:
-            return _COMPARED[inner[1]](inner[0], inner[2])
-        except ValueError:
-            return None
-    return None
 
 
 def _simple(script: _Script, mode: _Mode) -> bool | None:
@@ -292,7 +274,7 @@ def _run(script: _Script, mode: _Mode, parts: list[Token]) -> bool | None:
     if not rest:
         return True
     words = _expanded_command(script, rest)
-    status = _test(words)
+    status = truth(words)
     if script.unsure is _Mode.MAYBE:
         words = [word for word in words if find_unknown(word) not in OWN_ARGUMENTS]
     if status is None and words:
@@ -323,6 +305,7 @@ def _assign(script: _Script, mode: _Mode, token: Token) -> None:
         value = [*held, *(value if isinstance(value, list) else [value])]
     elif append and isinstance(held, str) and isinstance(value, str):
         value = held + value
+    check_size(len(value) if isinstance(value, str) else sum(len(word) + 1 for word in value))
     script.variables[name] = value
 
 

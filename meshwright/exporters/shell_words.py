@@ -25,6 +25,9 @@ _NUMBER_OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "%",
 }  # fmt: skip
 
+MAX_EXPANDED = 10**6
+"""Characters of one word, or of one variable, that are put together at most: a text may double itself line by line."""
+
 Variables = Mapping[str, str | list[str]]
 
 
@@ -201,6 +204,7 @@ def expand(raw: str, variables: Variables) -> list[str]:
                 current = split[-1] if len(split) > 1 else (current or "") + split[0]
         else:
             current = (current or "") + part
+        check_size(len(current or "") + sum(map(len, fields[-2:])) + len(fields))
         at = end
     return fields if current is None else [*fields, current]
 
@@ -240,8 +244,19 @@ def _text(inner: str, variables: Variables) -> str:
             out += _value(inner[at:end], variables)
         else:
             out += part
+        check_size(len(out))
         at = end
     return out
+
+
+def check_size(characters: int) -> None:
+    """Refuse a word or variable that grows beyond any launch script.
+
+    Raises:
+        InputError: above `MAX_EXPANDED`.
+    """
+    if characters > MAX_EXPANDED:
+        raise InputError(f"a variable of the script grows beyond {MAX_EXPANDED:,} characters; needed a launch script")
 
 
 def _value(part: str, variables: Variables) -> str:

@@ -2,8 +2,11 @@
 
 import shutil
 import subprocess
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.specs import InputError
 from meshwright.exporters.shell import commands, launches, read_commands, unresolved
@@ -37,6 +40,12 @@ SCRIPTS = {
     "a number before a redirection": "run --n 2 > /dev/stdout\n",
     "a joined word": "run --lr 3e-\\\n4\n",
 }
+
+PIECES = (
+    "$", "{", "}", "(", ")", '"', "'", "\\", "`", "#", "\n", " ", ";", "&", "|", "<", ">", "=", "+", "[", "]", "a", "A", "1",
+    " if ", " then ", " fi ", " else ", " elif ", " for ", " do ", " done ", " case ", " esac ", "$((", "${A:-", "${A[@]}", "A=(",
+    "$@", "!", "function f ", "<<EOF\n", "EOF\n", "--num-layers ",
+)  # fmt: skip
 
 
 def of_bash(script: str) -> list[list[str]]:
@@ -108,3 +117,28 @@ def test_programs_are_found_behind_what_starts_them() -> None:
 def test_blocks_that_are_cut_off(script: str) -> None:
     with pytest.raises(InputError, match=r"line 1: .* is missing; the file may be cut off"):
         commands(script)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Whatever stands in a file, it is commands or one InputError."""
+    for reader in (commands, read_commands):
+        with suppress(InputError):
+            assert reader(text) is not None
+
+
+BOMBS = {
+    "a variable that doubles": "A=xxxxxxxx\n" + 'A="$A$A"\n' * 60,
+    "an array that doubles": "A=(x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60,
+    "a word of many": f"A={'x' * 1000}\nrun {'$A' * 20_000}\n",
+    "deep defaults": f"run {'${A:-' * 20_000}{'}' * 20_000}\n",
+    "deep blocks": "if true; then\n" * 5_000 + "fi\n" * 5_000,
+    "a long script": "run\n" * 60_000,
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_texts_that_blow_up(text: str) -> None:
+    with pytest.raises(InputError, match=r"grows beyond|too deeply|needed at most|which nothing closes"):
+        commands(text)

@@ -26,7 +26,9 @@ def render_improvement(console: Console, found: Improvement) -> None:
     given = estimate_of(found.given)
     if given.fits and found.gained_seconds is not None and found.gained_seconds <= 0:
         # The planner's spaces leave some layouts out, context parallelism among them.
-        heading(console, "Better", f"nothing that is searched: the best other plan of runtime {name} is {summarize(best)}")
+        heading(
+            console, "Better", f"nothing that is searched: the best other plan of runtime {name} is {summarize(best)}"
+        )
     else:
         heading(console, "Better", f"the best plan of runtime {name}: {summarize(best)}")
     body = [(change.field, change.given, change.better) for change in found.changes]
