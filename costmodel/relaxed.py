@@ -37,6 +37,7 @@ from costmodel.runtimes.layer_split import even_split
 from costmodel.setting import Problem, StageContents, grid_contents, prepare
 from costmodel.specs import ModelSpec
 from costmodel.step import StepTimes, step_times
+from costmodel.tables import ATTENTION, GEMM, MEMORY
 
 _SHAPE = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
 
@@ -55,6 +56,23 @@ def relaxed_seconds(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int
 
     def seconds(problem: Problem, grid: Grid) -> Column:
         return _relaxed(problem, grid, layers_per_stage)
+
+    return by_shape(problem, grid, _SHAPE, seconds)
+
+
+def compute_seconds(problem: Problem, grid: Grid) -> Column:
+    """Seconds that a device of every candidate [n] computes for one micro-batch, forward and backward, if its tensor-parallel
+    group held the whole model: products, attention and memory-bound work, without communication and recomputation.
+
+    Args:
+        problem: what is trained on what.
+        grid: n candidates without a pipeline.
+    """
+
+    def seconds(problem: Problem, grid: Grid) -> Column:
+        times = step_times(prepare(problem, grid, _mean_stage(problem.model, 1)))
+        both = times.forward[:, 0] + times.backward[:, 0]
+        return np.asarray(both[:, [GEMM, ATTENTION, MEMORY]].sum(axis=1) * (1.0 - ROUNDING))
 
     return by_shape(problem, grid, _SHAPE, seconds)
 

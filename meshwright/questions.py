@@ -64,7 +64,7 @@ def choose_objective(
         raise InputError(
             f"within is for objective memory-headroom, found objective {name}; leave it out, or ask for memory-headroom"
         )
-    from planner import objectives
+    from planner import fewer_devices, objectives
 
     if name == "cost":
         paid = device_price(price, cluster)
@@ -77,7 +77,7 @@ def choose_objective(
     if name == "memory-headroom":
         share = _WITHIN if within is None else parse_share("within", within, example=_WITHIN)
         return lambda inquiry: objectives.most_headroom(inquiry, share)
-    return objectives.fewest_devices if name == "devices" else lambda inquiry: inquiry.answer(inquiry.space())
+    return objectives.fewest_devices if name == "devices" else fewer_devices.fastest
 
 
 def device_price(price: float | str | None, cluster: ClusterSpec) -> float | None:

@@ -29,13 +29,13 @@ def make_certificate(space: Space, found: Search, *, seconds: float, ended: str 
     statement = f"optimal over the declared space under this cost model, gap {gap:.2%}"
     if len(open_rows):
         statement += f" ({len(open_rows):,} candidates with a bound below the best step time were not evaluated)"
-    if gap > 0 and ended:
-        statement += f"; {ended}"
     left_out = schedules_left_out(space)
     if left_out:
         statement += (
             f"; not searched: {', '.join(left_out)} (--allow pipeline_schedule=all takes longer and looks there too)"
         )
+    if gap > 0 and ended:
+        statement += f"; {ended}"
     return Certificate(
         space=describe_space(space),
         candidates=candidates.total,

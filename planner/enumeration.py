@@ -24,7 +24,7 @@ _LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
 _V_SHAPED = tuple(SCHEDULES.index(name) for name in V_SCHEDULES)
 # Searched unless stated otherwise; the others of a runtime join a space by --fix and --allow.
 DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
-_MAX_MICRO_BATCH = 64
+MAX_MICRO_BATCH = 64
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
     "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
@@ -131,7 +131,7 @@ def _data_options(context: RuleContext, declared: Declared, cell: _Cell) -> list
 
 def micro_batch_values(share: int) -> tuple[int, ...]:
     """Divisors of one data-parallel rank's share of the batch, up to 64."""
-    return tuple(size for size in divisors(share) if size <= _MAX_MICRO_BATCH)
+    return tuple(size for size in divisors(share) if size <= MAX_MICRO_BATCH)
 
 
 def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> list[Option]:

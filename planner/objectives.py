@@ -78,7 +78,7 @@ def fewest_devices(inquiry: Inquiry) -> Recommendation | Infeasible:
         trials=tuple(trials),
         nearest_miss=nearest_miss(spaces[-2] if spaces[:-1] else None, f"use {number} devices"),
     )
-    return _on_fewer(found, objective)
+    return on_fewer(found, objective)
 
 
 def cheapest(inquiry: Inquiry, price_per_device_hour: float) -> Recommendation | Infeasible:
@@ -114,7 +114,7 @@ def cheapest(inquiry: Inquiry, price_per_device_hour: float) -> Recommendation |
         best = (value, found, spaces[number]) if best is None or value < best[0] else best
     assert best is not None
     bound = min(best[0], *(cost(number, trials[number].lower_seconds) for number in numbers))
-    return _on_fewer(
+    return on_fewer(
         with_rivals(best[1], best[2]), _cost_objective(best[0], bound, price_per_device_hour, tuple(trials.values()))
     )
 
@@ -245,9 +245,12 @@ def _closest(trials: list[Trial]) -> int:
     return min(missed, key=lambda index: trials[index].needed_bytes or 0) if missed else len(trials) - 1
 
 
-def _on_fewer(answer: Recommendation, objective: Objective) -> Recommendation:
-    """The answer with its objective; devices beyond those it uses are free for others, so their hours do not count."""
-    reason = f"as the objective {objective.name} asks"
+def on_fewer(answer: Recommendation, objective: Objective, *, reason: str | None = None) -> Recommendation:
+    """The answer with its objective; devices beyond those it uses are free for others, so their hours do not count.
+
+    ``reason``: why they are idle, in words; None for that the objective asks for it.
+    """
+    reason = reason or f"as the objective {objective.name} asks"
     warnings = tuple(text.replace("as num_devices_used states", reason) for text in answer.warnings)
     duration = answer.duration
     if duration is not None:
