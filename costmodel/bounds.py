@@ -169,4 +169,4 @@ def bound_ends(grid: Grid, times: StepTimes, *, more: Matrix | None = None) -> M
         "zbv_zero_bubble": path.split,
         "dualpipe_v": path.split,
     }[schedule]()
-    return (times.start[:, :1] + ends) * (1.0 - ROUNDING)
+    return np.asarray((times.start[:, :1] + np.maximum(ends, path.messages())) * (1.0 - ROUNDING))

@@ -30,6 +30,9 @@ rank s, k = p - 1 - s.
     (6) looped_bfs: (5), and after it B_0 of chunk 0, the last operation of s, up to 0.
     (7) split backward: F_0 through all virtual stages and the gradients of its inputs (or whole backwards, which are longer) back
         to chunk 0 of s, whose weight gradients follow: sum of f + the i of all later stages + b_s + their messages.
+    (8) every schedule, messages from rank s to s + 1: F_0 of chunk 0 down to s, all m x v forward messages of that lane (m in a V),
+        and for rank 0 the gradients of inputs of the last one's micro-batch on all virtual stages. All ranks run a backward of that
+        micro-batch after its last forward message, so their ends are not before it.
 
 Messages count on every hop between ranks. All rows of a batch share schedule, p and v.
 """
@@ -119,6 +122,16 @@ class Paths:
     def lanes(self) -> Matrix:
         """Equation (5)."""
         return self._down() + self.micro_batches * self._of_ranks(self.forward + self.backward)
+
+    def messages(self) -> Matrix:
+        """Equation (8)."""
+        crossings = 1 if self.held[0, -1] == self.held.size - 1 else self.held.shape[1]
+        filled = self._down() + self.forward[:, : self.num_ranks] + self.micro_batches * crossings * self.transfer
+        arrival = filled[:, : self.num_ranks - 1].max(axis=1, initial=0.0)
+        inputs = self.backward if self.weight is None else self.backward - self.weight
+        ends = np.repeat(arrival[:, None], self.num_ranks, axis=1)
+        ends[:, 0] += inputs.sum(axis=1)
+        return ends
 
     def _of_ranks(self, virtual: Matrix) -> Matrix:
         """Sum over the chunks of every rank [n, p]."""

@@ -18,6 +18,9 @@ Notation of paths.py; W is the sum of t over all stages, which no boundary chang
         is hidden is a minimum of sums, which is concave: hidden <= overlap x min(sum of communication, sum of computation)
     (6) after the last backward: the largest w_s-weighted sum over ranks is at most the maximum, so at least
         p min(w) x the mean over ranks of reduction (and, without clipping, optimizer); with clipping the mean of the optimizer.
+    (7) a lane between ranks carries m messages one after the other, and all backwards of the last one's micro-batch come after it:
+        T >= m max c + the sum of b, equation (8) of paths.py. Under gpipe lanes are machines like ranks (equation (3) of
+        steady_state.py), so in (2) max c stands for the mean of f, and of b, where it is larger
 
 Schedules of several chunks are split evenly and have the bounds of paths.py.
 """
@@ -99,7 +102,7 @@ def _mean_stage(model: ModelSpec, stages: int) -> StageContents:
 
 
 def _whole_step(grid: Grid, times: StepTimes) -> Column:
-    """Equations (1) to (4) and (6)."""
+    """Equations (1) to (4), (6) and (7)."""
     ranks, count = int(grid.pipeline_parallel_size[0]), grid.num_micro_batches
     schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     work = (times.forward.sum(axis=2) + times.backward.sum(axis=2)).sum(axis=1)
@@ -111,7 +114,12 @@ def _whole_step(grid: Grid, times: StepTimes) -> Column:
     crossings = count if schedule in ("none", "naive") else 1
     after = least * times.reduction.sum(axis=1)
     optimizer = times.optimizer.mean(axis=1) if times.clips else least * times.optimizer.sum(axis=1)
-    return np.asarray(factor * work + crossings * messages + after + optimizer)
+    slowest, back = times.transfer[:, :-1].max(axis=1), times.backward.sum(axis=(1, 2))
+    passes = factor * work
+    if schedule == "gpipe":
+        passes = work + (count - 1.0) * np.maximum(np.stack([work - back, back]) / ranks, slowest).sum(axis=0)
+    crowded = count * slowest + back + times.clips * optimizer
+    return np.asarray(np.maximum(passes + crossings * messages + after + optimizer, crowded))
 
 
 @cache
