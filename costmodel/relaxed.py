@@ -18,8 +18,8 @@ Notation of paths.py; W is the sum of t over all stages, which no boundary chang
         is hidden is a minimum of sums, which is concave: hidden <= overlap x min(sum of communication, sum of computation)
     (6) after the last backward: the largest w_s-weighted sum over ranks is at most the maximum, so at least
         p min(w) x the mean over ranks of reduction (and, without clipping, optimizer); with clipping the mean of the optimizer.
-    (7) a lane between ranks carries m messages one after the other, and all backwards of the last one's micro-batch come after it:
-        T >= m max c + the sum of b, equation (8) of paths.py. Under gpipe lanes are machines like ranks (equation (3) of
+    (7) a lane between ranks carries m messages one after the other, and all backwards of the last one's micro-batch come after
+        it: T >= m max c + the sum of b, equation (8) of paths.py. Under gpipe lanes are machines like ranks (equation (3) of
         steady_state.py), so in (2) max c stands for the mean of f, and of b, where it is larger
 
 Schedules of several chunks are split evenly and have the bounds of paths.py.
