@@ -31,8 +31,8 @@ rank s, k = p - 1 - s.
     (7) split backward: F_0 through all virtual stages and the gradients of its inputs (or whole backwards, which are longer) back
         to chunk 0 of s, whose weight gradients follow: sum of f + the i of all later stages + b_s + their messages.
     (8) every schedule, messages from rank s to s + 1: F_0 of chunk 0 down to s, all m x v forward messages of that lane (m in a
-        V), and for rank 0 the gradients of inputs of the last one's micro-batch on all virtual stages. All ranks run a backward of
-        that micro-batch after its last forward message, so their ends are not before it.
+        V), and for rank 0 the gradients of inputs of the last one's micro-batch on all virtual stages. All ranks run a backward
+        of that micro-batch after its last forward message, so their ends are not before it.
 
 Messages count on every hop between ranks. All rows of a batch share schedule, p and v.
 """
