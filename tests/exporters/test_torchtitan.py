@@ -74,9 +74,13 @@ def test_a_size_without_a_config_function_brings_its_own(golden: Callable[[str, 
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), version=st.sampled_from((RELEASE, MAIN)))
-def test_there_and_back(seed: int, version: str) -> None:
-    plan = random_plan(Random(seed), "torchtitan", MODELS)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    version=st.sampled_from((RELEASE, MAIN)),
+    runtime=st.sampled_from(("torchtitan", "torchtitan-eager")),
+)
+def test_there_and_back(seed: int, version: str, runtime: str) -> None:
+    plan = random_plan(Random(seed), runtime, MODELS)
     assume(plan is not None)
     assert plan is not None
     again = import_plan(TORCHTITAN.read(files_of(plan, version)), plan.model, plan.cluster)  # type: ignore[misc]

@@ -46,9 +46,9 @@ def real_plans() -> list[Plan]:
     return [
         make_plan(
             model, cluster, global_batch_size=batch, sequence_length=8192, sizes=sizes, recompute=recompute,
-            layers_per_stage=layers, runtime="torchtitan",
+            layers_per_stage=layers, runtime="torchtitan-eager" if index % 3 == 2 else "torchtitan",
         )
-        for model, cluster, batch, sizes, recompute, layers in REAL
+        for index, (model, cluster, batch, sizes, recompute, layers) in enumerate(REAL)
     ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def meaning(plan: Plan) -> dict[str, Any]:
         "zero_stage": parallel.zero_stage,
         "recompute": plan.stages[0].recompute.kind,
         "compute": {"bf16": "bfloat16", "fp32": "float32"}[training.precision.compute],
+        "compiled": plan.runtime.name == "torchtitan",
         "loss_chunks": 1,
         "optimizer": [
             "AdamW",

@@ -12,6 +12,7 @@ from meshwright.exporters.environment import environment
 from meshwright.exporters.header import comment, header
 from meshwright.exporters.script import Setting, opening, quote_all, torchrun, unequal_nodes
 from meshwright.exporters.torchtitan.flags import (
+    EAGER,
     MAIN,
     OWN_CONFIG,
     OWN_MODULE,
@@ -164,7 +165,7 @@ TORCHTITAN = Exporter(
     target="bash script with torchtitan's command",
     tested_versions=(RELEASE, MAIN),
     fields=_FIELDS,
-    runtimes=("torchtitan",),
+    runtimes=("torchtitan", EAGER),
     render=_render,
     reject=_refuse,
     losses=_losses,

@@ -11,6 +11,8 @@ from meshwright.exporters.torchtitan.presets import PRESETS, Flavor
 from meshwright.exporters.torchtitan.stages import split_flags
 
 RELEASE, MAIN = "0.3.0", "main (b5bcd76)"
+EAGER = "torchtitan-eager"
+"""The runtime of plans that are not compiled."""
 OWN_MODULE, OWN_CONFIG = "planned_config", "planned"
 SCHEDULES = {
     "naive": "GPipe",
@@ -81,8 +83,9 @@ def _training(plan: Plan) -> dict[str, list[str]]:
         "training.mixed_precision_param": [_FORMATS[training.precision.compute]],
         "training.max_norm": ["inf" if norm is None else repr(norm)],
         "loss.num_chunks": ["1"],
-        "compile.enable": [],
     }
+    # Some config functions compile by themselves.
+    flags["compile.no_enable" if plan.runtime.name == EAGER else "compile.enable"] = []
     # CUDA graphs and pipelines exclude each other in 0.3.0.
     return flags | ({"training.disable_cuda_graphs": []} if plan.parallel.pipeline_parallel_size > 1 else {})
 

@@ -11,7 +11,7 @@ from meshwright.exporters.imported import Imported, ModelFact
 from meshwright.exporters.torchtitan import stages
 from meshwright.exporters.torchtitan.batch import Batch, read_batch
 from meshwright.exporters.torchtitan.command import RECOMPUTE, Command, find_command
-from meshwright.exporters.torchtitan.flags import OPTIMIZER, OWN_MODULE
+from meshwright.exporters.torchtitan.flags import EAGER, OPTIMIZER, OWN_MODULE
 from meshwright.exporters.torchtitan.flags import RECOMPUTE as RECOMPUTE_WORDS
 from meshwright.exporters.torchtitan.presets import FLAVORS, PRESETS, Flavor, Preset
 
@@ -67,7 +67,7 @@ def read(files: Files) -> Imported:
     precision = _precision(command, preset)
     return Imported(
         target="torchtitan",
-        runtime="torchtitan",
+        runtime="torchtitan" if _compiles(command, preset) else EAGER,
         sizes=sizes,
         training={
             "global_batch_size": batch.global_batch_size,
@@ -83,6 +83,10 @@ def read(files: Files) -> Imported:
         ignored=tuple(sorted(f"--{key}" for key in set(command.flags) - command.read)),
         keys=_KEYS,
     )
+
+
+def _compiles(command: Command, preset: Preset | None) -> bool:
+    return command.switch("compile.enable", default=preset is not None and preset.compiled)
 
 
 def _start(command: Command, files: Files) -> tuple[Preset | None, Flavor | None]:
@@ -259,8 +263,6 @@ def _warnings(command: Command, preset: Preset | None, batch: Batch, sizes: dict
         found.append(
             f"the loss goes over {chunks} parts of the sequence (--loss.num_chunks); it is predicted in one, with more memory"
         )
-    if not (command.switch("compile.enable", default=False) or (preset is not None and preset.compiled)):
-        found.append("the layers are predicted as compiled ones (--compile.enable), which this command does not do")
     shard, total = sizes.get("data_parallel_shard_size"), batch.global_batch_size
     if batch.per_pass > 1 and shard is not None and total is not None:
         passes = total // (batch.per_pass * batch.micro_batch_size * shard * sizes["data_parallel_replicate_size"])

@@ -66,6 +66,7 @@ def meaning(config, dims, model, world):
         "zero_stage": 0 if dims.dp_shard * dims.cp == 1 else 3 if reshard else 2,
         "recompute": recompute(config.activation_checkpoint),
         "compute": training.mixed_precision_param,
+        "compiled": config.compile.enable,
         "loss_chunks": config.loss.num_chunks,
         "optimizer": [
             group.optimizer_name, *(group.optimizer_kwargs[key] for key in ("lr", "betas", "eps", "weight_decay")),
