@@ -55,7 +55,11 @@ def read_yaml_mapping(path: Path, what: str, *, check: Callable[[Any], None] | N
             text, not YAML, empty, not a mapping, or repeats a key; and what ``check`` raises.
     """
     name = f"{what} {show_path(path)}"
-    text = _read_text(path, name)
+    return parse_yaml_mapping(_read_text(path, name), name, check=check)
+
+
+def parse_yaml_mapping(text: str, name: str, *, check: Callable[[Any], None] | None = None) -> dict[str, Any]:
+    """The mapping at the top of a YAML text; ``name`` starts the sentence of errors, the rest is as in `read_yaml_mapping`."""
     try:
         content = _parse_yaml(text)
     except yaml.MarkedYAMLError as error:

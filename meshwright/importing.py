@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.specs import ClusterSpec, InputError, ModelSpec, Plan
+from costmodel.specs import ClusterSpec, InputError, ModelSpec, OptimizerSpec, Plan
 from hardware_profiles.errors import unknown_name
 from meshwright.exporters import EXPORTERS, READERS, Files
 from meshwright.exporters.imported import Imported, ModelFact
+from meshwright.exporters.tree import read_json_object
 from meshwright.files import read_text, to_path
 from meshwright.folders import folder_files
 from meshwright.planning import make_plan
@@ -70,6 +71,9 @@ def _recognise(path: Path, files: Files) -> str:
         return found[0]
     if found:
         raise InputError(f"{path} may be of {' or '.join(found)}; say which with --format")
+    for file, text in files.items():
+        if text.lstrip().startswith("{"):
+            read_json_object(text, f"{path}" if file == path.name else f"{path}: {file}")  # malformed: where, and why
     raise InputError(f"{path} is no config that is known here; name its format with --format: {', '.join(READERS)}")
 
 
@@ -150,10 +154,12 @@ def _merge(read: Imported, stated: Mapping[str, Any], *, default_batch: int | No
             raise InputError(unknown_name("input", name, _TRAINING))
         if value is None:
             continue
-        if merged.get(name, value) != value:
+        found = merged.get(name, value)
+        found = found.name if isinstance(found, OptimizerSpec) and isinstance(value, str) else found
+        if found != value:
             key = read.keys.get(name, name)
-            raise InputError(f"the file says {key} {merged[name]}, but {name} {value} is stated; leave one of them out")
-        merged[name] = value
+            raise InputError(f"the file says {key} {found}, but {name} {value} is stated; leave one of them out")
+        merged.setdefault(name, value)
     if default_batch is not None:
         merged.setdefault("global_batch_size", default_batch)
     for name in ("global_batch_size", "sequence_length"):

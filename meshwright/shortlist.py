@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from costmodel.specs import Plan, Rejection
+from costmodel.specs import InputError, Plan, Rejection
 from meshwright import units
 from meshwright.exporters import Exporter, find_exporter, losses_of, render_for, start_command
 from meshwright.files import dump_document
@@ -60,7 +60,7 @@ def write_shortlist(
         What was written, or why the target can express none of them: the reason of the best.
 
     Raises:
-        InputError: for an unknown target, or a folder that cannot be written.
+        InputError: for an unknown target, a folder that cannot be written, and one with more plans of an earlier shortlist.
     """
     exporter = find_exporter(to, launcher=launcher, runtime=plans[0].runtime.name)
     folder, files, kept, skipped = Path(output), dict[str, str](), list[Plan](), list[tuple[Plan, Rejection]]()
@@ -74,11 +74,27 @@ def write_shortlist(
         files |= {f"{len(kept)}/{name}": text for name, text in rendered.items()}
     if not kept:
         return skipped[0][1]
+    _check_leftovers(folder, len(kept))
     found = tuple(_measurement(plan, number, folder, exporter) for number, plan in enumerate(kept, start=1))
     files[_README] = _readme(found, skipped, exporter, calibrate_command(found, stated))
     warnings = dict.fromkeys(f"{loss.field}: {loss.message}" for plan in kept for loss in losses_of(exporter, plan))
     written = write_folder(folder, files, force=force, inputs=inputs)
     return Shortlist(files=written, measurements=found, skipped=tuple(skipped), warnings=tuple(warnings))
+
+
+def _check_leftovers(folder: Path, count: int) -> None:
+    """Refuse to keep an earlier shortlist's further plans beside the new ones; they may hold runs, so nothing is removed."""
+    try:
+        numbers = [int(path.parent.name) for path in folder.glob(f"*/{_PLAN_FILE}") if path.parent.name.isdecimal()]
+    except OSError:  # what cannot be read cannot be written either, which is told then
+        return
+    left = sorted(number for number in numbers if number > count)
+    if left:
+        names = ", ".join(str(folder / str(number)) for number in left)
+        raise InputError(
+            f"output {folder} would keep {names} of an earlier shortlist beside {count} new plan{'s' * (count > 1)}; "
+            "move or remove them, or choose another folder"
+        )
 
 
 def _measurement(plan: Plan, number: int, folder: Path, exporter: Exporter) -> Measurement:

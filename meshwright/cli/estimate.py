@@ -182,7 +182,8 @@ def _imported_plan(values: dict[str, Any], stated: list[str], *, command: str) -
 
     clash = next((name for name in stated if name not in _BESIDE_CONFIG), None)
     if clash is not None:
-        raise InputError(f"a config has its own layout: leave out --{clash.replace('_', '-')}, or --from")
+        what = "the plan file" if clash == "plan" else f"--{clash.replace('_', '-')}"
+        raise InputError(f"a config has its own layout: leave out {what}, or --from")
     missing = [f"--{name}" for name in ("model", "cluster") if values[name] is None]
     if missing:
         raise InputError(f"--from needs the model and the cluster too; missing: {', '.join(missing)}")

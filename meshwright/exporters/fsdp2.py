@@ -11,6 +11,7 @@ from typing import Any
 
 from costmodel.specs import InputError, Plan
 from hardware_profiles.errors import show_value
+from meshwright.exporters.imported import whole_number
 from meshwright.exporters.tree import Tree
 
 _BOTH = (
@@ -75,6 +76,9 @@ def read_fsdp(given: Tree, *, known: tuple[str, ...], default_version: int, defa
     for key in given.content:
         if str(key).removeprefix("fsdp_") not in known:
             given.check_keys([*known, *(f"fsdp_{name}" for name in known)], of="FSDP key")
+    for key in given.content:
+        if str(key).startswith("fsdp_") and str(key).removeprefix("fsdp_") in given.content:
+            raise InputError(f"{given.path} has both {str(key).removeprefix('fsdp_')} and {key}; leave one of them out")
     tree = Tree({str(key).removeprefix("fsdp_"): value for key, value in given.content.items()}, given.path, words=True)
     for key in ("offload_params", "cpu_offload", "activation_checkpointing_offload"):
         if tree.switch(key):
@@ -104,8 +108,8 @@ def _stage(tree: Tree, version: int) -> int | None:
         raise InputError(f"{tree.name('version')} is {version}; needed 1 or 2")
     key = "sharding_strategy" if "sharding_strategy" in tree else "reshard_after_forward"
     word = tree.get(key) or "full_shard"
-    if str(word).isdigit() and 1 <= int(word) <= len(_STRATEGIES):
-        word = list(_STRATEGIES)[int(word) - 1]
+    if (number := whole_number(str(word))) is not None and 1 <= number <= len(_STRATEGIES):
+        word = list(_STRATEGIES)[number - 1]
     if not isinstance(word, str) or word.lower() not in _STRATEGIES:
         raise InputError(f"{tree.name(key)} is {show_value(word)}; needed one of {', '.join(_STRATEGIES).upper()}")
     return _STRATEGIES[word.lower()]

@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import ValidationError
+
+from costmodel.specs import InputError, OptimizerSpec
+from hardware_profiles.errors import dotted, explain_problem
+
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
+
+
+def whole_number(text: object) -> int | None:
+    """The whole number that a text is, of at most 15 digits, or None."""
+    return int(text) if isinstance(text, str) and _WHOLE.fullmatch(text) else None
+
+
+def whole_numbers(variables: Mapping[str, str]) -> dict[str, int]:
+    """Those variables of a script that are whole numbers."""
+    return {name: number for name, text in variables.items() if (number := whole_number(text)) is not None}
+
+
+def make_optimizer(keys: Mapping[str, str], **content: Any) -> OptimizerSpec:
+    """The optimizer with these fields.
+
+    Args:
+        keys: field -> the file's spelling, of one of two betas "betas.0" and "betas.1".
+        content: fields of `OptimizerSpec`.
+
+    Raises:
+        InputError: for a value that the field cannot have; the message names the key as the file spells it.
+    """
+    try:
+        return OptimizerSpec.model_validate(content)
+    except ValidationError as error:
+        place = dotted(error.errors()[0]["loc"])
+        key = keys.get(place) or keys.get(place.split(".")[0]) or place
+        raise InputError(f"{key}: {explain_problem(error, OptimizerSpec).removeprefix(f'{place}: ')}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

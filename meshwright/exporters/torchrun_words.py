@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from costmodel.specs import InputError
+from hardware_profiles.errors import show_value
+from meshwright.exporters.imported import whole_number
 from meshwright.exporters.shell_words import find_unknown
 
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node")
@@ -37,7 +39,7 @@ def _option(words: tuple[str, ...], names: tuple[str, ...]) -> int | None:
         value = value.split(":")[-1]  # torchrun's MIN:MAX
         if find_unknown(value) is not None or value in ("auto", "gpu", "cpu"):
             return None
-        if not (value.isascii() and value.isdigit()) or not 0 < int(value) <= 10**7:
-            raise InputError(f"{name} is {value!r}; needed a whole number of at least 1")
-        return int(value)
+        if (number := whole_number(value)) is None or not 0 < number <= 10**7:
+            raise InputError(f"{name} is {show_value(value)}; needed a whole number of at least 1")
+        return number
     return None

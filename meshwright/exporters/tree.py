@@ -8,6 +8,7 @@ from typing import Any
 from costmodel.specs import InputError
 from hardware_profiles.errors import show_value, unknown_name
 from hardware_profiles.json_text import json_kind, parse_json
+from meshwright.exporters.imported import whole_number
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -15,12 +16,12 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 class Tree:
     """One mapping of a config.
 
-    ``auto``: what frameworks fill in later counts as not stated. ``words``: whether numbers and switches may stand as text, as in
-    YAML that a tool wrote.
+    ``auto``: whether "auto", which frameworks fill in later, counts as not stated. ``words``: whether numbers and switches may
+    stand as text, as in YAML that a tool wrote.
     """
 
-    def __init__(self, content: Mapping[str, Any], path: str = "", *, words: bool = False) -> None:
-        self.content, self.path, self.words = content, path, words
+    def __init__(self, content: Mapping[str, Any], path: str = "", *, words: bool = False, auto: bool = True) -> None:
+        self.content, self.path, self.words, self.auto = content, path, words, auto
         self.read: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
@@ -34,13 +35,13 @@ class Tree:
         """The value, or None where it is not stated or left to be filled in."""
         self.read.add(key)
         value = self.content.get(key)
-        return None if value == "auto" else value
+        return None if self.auto and value == "auto" else value
 
     def whole(self, key: str, *, lowest: int = 1) -> int | None:
         """A whole number, or None."""
         value = self.get(key)
-        if self.words and isinstance(value, str) and value.lstrip("-").isdigit():
-            value = int(value)
+        if self.words and (number := whole_number(value)) is not None:
+            value = number
         if isinstance(value, float) and value.is_integer():  # 5e8 is how people write buckets
             value = int(value)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
@@ -81,10 +82,10 @@ class Tree:
         """The mapping below a key, empty where there is none."""
         value = self.get(key)
         if value is None:
-            return Tree({}, self.name(key), words=self.words)
+            return Tree({}, self.name(key), words=self.words, auto=self.auto)
         if not isinstance(value, dict):
             raise InputError(f"{self.name(key)} is {json_kind(value)}; needed an object with named fields")
-        return Tree(value, self.name(key), words=self.words)
+        return Tree(value, self.name(key), words=self.words, auto=self.auto)
 
     def check_keys(self, known: Iterable[str], *, of: str) -> None:
         """Refuse a key that the framework does not read.
@@ -96,7 +97,8 @@ class Tree:
         names = tuple(known)
         for key in self.content:
             if key not in names:
-                raise InputError(unknown_name(of, self.name(str(key)), [self.name(name) for name in names]))
+                place = f" in {self.path}" if self.path else ""
+                raise InputError(unknown_name(f"{of}{place}", str(key), sorted(names)))
 
     def ignored(self) -> tuple[str, ...]:
         """Keys that nobody asked for."""

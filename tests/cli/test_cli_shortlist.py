@@ -112,3 +112,18 @@ def test_the_next_command_names_the_launcher_of_the_runtime(cli: Cli) -> None:
     assert command == "meshwright export plan.json --to megatron -o megatron-launch"
     assert render(load_plan("plan.json"), "megatron")
     assert "megatron" in EXPORTERS
+
+
+def test_plans_of_an_earlier_shortlist_are_neither_mixed_in_nor_removed(written: tuple[Any, Path], cli: Cli) -> None:
+    """A shorter list into the same folder would leave 3/ as if it belonged; it may hold a measured run."""
+    _, folder = written
+    (folder / "3/run.json").write_text("measured")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = (*PLAN, "--top", "2", "--export-to", "megatron", "-o", str(folder), "--force")
+    answer = cli(*again)
+    assert answer.code == 2
+    assert "would keep short list/3 of an earlier shortlist beside 2 new plans" in answer.err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    (folder / "3").rename(folder / "kept")
+    assert cli(*again).code == 0
+    assert (folder / "kept/run.json").read_text() == "measured"

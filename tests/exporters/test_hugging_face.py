@@ -176,7 +176,7 @@ def test_fsdp_as_people_write_it(fsdp: dict[str, Any], sizes: tuple[int, int, in
         ("deepspeed", DEEPSPEED | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "device is cpu"),
         ("deepspeed", DEEPSPEED | {"pipeline": {"stages": 4}}, "pipeline.stages is 4"),
         ("deepspeed", {"zero_optimization": {"stage": 3}}, "neither train_batch_size nor train_micro_batch_size_per_gpu"),
-        ("accelerate", "distributed_type: FSDP\nfsdp_config: {", "the YAML cannot be read, line 2"),
+        ("accelerate", "distributed_type: FSDP\nfsdp_config: {", "the config: not valid YAML at line 3"),
         ("accelerate", "distributed_type: TPU\n", "distributed_type is .*TPU"),
         ("accelerate", "distributed_type: FSDP\nmixed_precision: fp8\n", "mixed_precision is fp8"),
         ("accelerate", "distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}\n", "offload_params is true"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from costmodel.specs import InputError, OptimizerSpec
-from hardware_profiles.json_text import json_kind
+from hardware_profiles.errors import show_value
+from hardware_profiles.files import parse_yaml_mapping
 from meshwright.exporters.base import Files
 from meshwright.exporters.deepspeed.read import find_json, read_config
 from meshwright.exporters.fsdp2 import ACCELERATE_KEYS, read_fsdp
-from meshwright.exporters.imported import Imported
+from meshwright.exporters.imported import Imported, whole_numbers
 from meshwright.exporters.shell import read_script
 from meshwright.exporters.tree import Tree, read_json_object
 
@@ -47,18 +46,6 @@ _KEYS = {
 }
 
 
-def _load(text: str) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"the YAML cannot be read{place}: {getattr(error, 'problem', None) or error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"the YAML holds {json_kind(content)}; needed an object with named fields")
-    return {str(key): value for key, value in content.items()}
-
-
 def _find(files: Files) -> str | None:
     return next((text for text in files.values() if "distributed_type" in text and not text.startswith("#!")), None)
 
@@ -77,7 +64,7 @@ def read(files: Files) -> Imported:
     text = _find(files)
     if text is None:
         raise InputError("no accelerate config found; needed a YAML file with distributed_type")
-    top = Tree(_load(text), words=True)
+    top = Tree(parse_yaml_mapping(text, "the config"), words=True)
     top.check_keys(TOP_KEYS, of="accelerate key")
     script = _script(files)
     kind = top.choice("distributed_type", _KINDS) or "NO"
@@ -105,7 +92,7 @@ def _script(files: Files) -> dict[str, int]:
     """Whole numbers that the script beside the config sets."""
     for text in files.values():
         if text.startswith("#!") and "accelerate" in text:
-            return {name: int(word) for name, word in read_script(text)[1].items() if word.isdigit()}
+            return whole_numbers(read_script(text)[1])
     return {}
 
 
@@ -120,7 +107,7 @@ def _precision(top: Tree) -> str:
     if word == "fp8":
         raise InputError("mixed_precision is fp8, which is not predicted for accelerate; needed bf16, fp16 or no")
     if word not in ("bf16", "fp16", "no"):
-        raise InputError(f"mixed_precision is {word!r}; needed bf16, fp16 or no")
+        raise InputError(f"mixed_precision is {show_value(word)}; needed bf16, fp16 or no")
     return "fp32" if word == "no" else str(word)
 
 

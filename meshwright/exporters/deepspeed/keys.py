@@ -54,5 +54,47 @@ OFFLOAD = _names(
     cpuadam_cores_perc
     """
 )
+# Sections whose values are read here. DeepSpeed refuses other keys of all but activation_checkpointing.
+SECTIONS = {
+    "bf16": _names(
+        """
+        enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states
+        """
+    ),
+    "fp16": _names(
+        """
+        enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale
+        fp16_master_weights_and_grads
+        """
+    ),
+    "tensor_parallel": _names(
+        """
+        dtype autotp_size tp_overlap_comm vocab_parallel_lm_head vocab_parallel_ce_backend tensor_parallel tp
+        injection_policy_tuple partition_config preset_model keep_module_on_host replace_with_kernel_inject kernel_inject
+        """
+    ),
+    "activation_checkpointing": _names(
+        """
+        partition_activations number_checkpoints contiguous_memory_optimization synchronize_checkpoint_boundary profile
+        cpu_checkpointing
+        """
+    ),
+}
+SECTIONS["bfloat16"] = SECTIONS["bf16"]
+# "auto" in these is filled in by transformers (integrations/deepspeed.py) and accelerate (utils/dataclasses.py).
+FILLED = _names(
+    """
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping fp16.enabled bf16.enabled
+    bfloat16.enabled fp16.auto_cast zero_optimization.reduce_bucket_size zero_optimization.stage3_prefetch_bucket_size
+    zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_gather_16bit_weights_on_model_save
+    """
+)
+# Of torch's and DeepSpeed's Adam and SGD; another one is a TypeError when training starts.
+OPTIMIZER_PARAMS = _names(
+    """
+    lr betas eps weight_decay momentum dampening nesterov amsgrad maximize foreach fused capturable differentiable torch_adam
+    adam_w_mode bias_correction set_grad_none adamw_mode fp32_optimizer_states
+    """
+)
 # DeepSpeed's name, lower case -> ours; the others keep other states, or send other gradients.
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.specs import InputError, OptimizerSpec
-from hardware_profiles.errors import show_value
+from costmodel.specs import InputError
 from meshwright.exporters.base import Files
-from meshwright.exporters.deepspeed.keys import OFFLOAD, OPTIMIZERS, REMOVED_TOP, REMOVED_ZERO, TOP, ZERO
-from meshwright.exporters.imported import Imported
+from meshwright.exporters.deepspeed.keys import OFFLOAD, REMOVED_TOP, REMOVED_ZERO, TOP, ZERO
+from meshwright.exporters.deepspeed.training import check_sections, read_optimizer, read_precision, read_recompute
+from meshwright.exporters.imported import Imported, whole_numbers
 from meshwright.exporters.shell import read_script
 from meshwright.exporters.tree import Tree, read_json_object, try_json_object
 
@@ -22,6 +22,7 @@ _MARKS = frozenset(
         "fp16",
     }
 )
+_MICS = "mics_shard_size"
 _KEYS = {
     "zero_stage": "zero_optimization.stage",
     "micro_batch_size": "train_micro_batch_size_per_gpu",
@@ -30,7 +31,6 @@ _KEYS = {
     "hierarchical_partition_size": "zero_optimization.zero_hpz_partition_size",
     "tensor_parallel_size": "tensor_parallel.autotp_size",
     "context_parallel_size": "sequence_parallel_size",
-    "precision": "bf16, fp16",
     "num_devices": "NUM_DEVICES",
 }
 
@@ -65,19 +65,15 @@ def read(files: Files) -> Imported:
     )
     if found is None:
         raise InputError("no DeepSpeed config found; needed a JSON file with zero_optimization and the batch")
-    variables = {}
+    variables: dict[str, int] = {}
     for text in files.values():
         if text.startswith("#!") and "deepspeed" in text:
-            variables = read_script(text)[1]
+            variables = whole_numbers(read_script(text)[1])
     return read_config(
         read_json_object(found[1], found[0]),
-        num_devices=_number(variables.get("NUM_DEVICES")),
-        sequence_length=_number(variables.get("SEQUENCE_LENGTH")),
+        num_devices=variables.get("NUM_DEVICES"),
+        sequence_length=variables.get("SEQUENCE_LENGTH"),
     )
-
-
-def _number(word: str | None) -> int | None:
-    return int(word) if word and word.isdigit() else None
 
 
 def read_config(
@@ -97,6 +93,7 @@ def read_config(
     """
     top = Tree(content)
     top.check_keys(TOP | REMOVED_TOP, of="DeepSpeed key")
+    check_sections(top)
     zero = top.sub("zero_optimization")
     warnings = [f"{key} is not predicted, and DeepSpeed 0.19.8 refuses it" for key in content if key in REMOVED_TOP]
     stage = zero.whole("stage", lowest=0) or 0
@@ -112,14 +109,14 @@ def read_config(
         training={
             "global_batch_size": top.whole("train_batch_size") if sizes["tensor_parallel_size"] == 1 else None,
             "sequence_length": sequence_length,
-            "precision": _precision(top),
-            "optimizer": _optimizer(top, warnings),
+            "precision": read_precision(top),
+            "optimizer": read_optimizer(top, warnings),
         },
-        recompute=_recompute(top, warnings),
+        recompute=read_recompute(top, warnings),
         num_devices=num_devices,
         warnings=tuple(warnings),
         ignored=top.ignored() + zero.ignored(),
-        keys=_KEYS,
+        keys=_KEYS | ({"data_parallel_shard_size": f"zero_optimization.{_MICS}"} if _MICS in zero else {}),
     )
 
 
@@ -158,8 +155,8 @@ def _refuse(top: Tree) -> None:
         )
     if "expert_parallel" in top:
         raise InputError("expert_parallel is set; models with experts are not predicted yet, leave it out")
-    stages = top.sub("pipeline").content.get("stages")
-    if isinstance(stages, int) and stages > 1:
+    stages = top.sub("pipeline").whole("stages") or 1
+    if stages > 1:
         raise InputError(f"pipeline.stages is {stages}; DeepSpeed's pipelines are Megatron-DeepSpeed's here, needed 1")
 
 
@@ -184,7 +181,7 @@ def _sizes(top: Tree, zero: Tree, stage: int, num_devices: int | None) -> dict[s
         "hierarchical_partition_size": _hpz(zero, stage, num_devices),
     }
     _check_batch(top, sizes, data)
-    mics = zero.whole("mics_shard_size", lowest=-1)
+    mics = zero.whole(_MICS, lowest=-1)
     if mics is not None and mics > 0:
         if stage != 3:
             raise InputError(
@@ -234,59 +231,3 @@ def _check_batch(top: Tree, sizes: dict[str, Any], data: int | None) -> None:
         raise InputError(
             f"train_batch_size {total} is not train_micro_batch_size_per_gpu {size} x gradient_accumulation_steps {count}{ranks}"
         )
-
-
-def _precision(top: Tree) -> str | None:
-    both = [top.sub(name) for name in ("bf16", "bfloat16", "fp16")]
-    on = [tree.path for tree in both if tree.switch("enabled")]
-    if "fp16" in on and len(on) > 1:
-        raise InputError(f"{' and '.join(on)} are both enabled; needed one of them")
-    if any(tree.content.get("enabled") == "auto" for tree in both) and not on:
-        return None
-    return "fp16" if "fp16" in on else "bf16" if on else "fp32"
-
-
-def _optimizer(top: Tree, warnings: list[str]) -> OptimizerSpec | None:
-    clipping = top.number("gradient_clipping")
-    norm = (
-        None
-        if clipping == 0 or (clipping is None and top.content.get("gradient_clipping") is None)
-        else clipping or 1.0
-    )
-    if "optimizer" not in top:
-        warnings.append("the optimizer is the training script's; predicted as AdamW with two 32-bit moments")
-        return OptimizerSpec(max_grad_norm=norm)
-    given = top.sub("optimizer")
-    word, params = given.get("type"), given.sub("params")
-    if not isinstance(word, str) or word.lower() not in OPTIMIZERS:
-        raise InputError(f"optimizer.type is {show_value(word)}; predicted are Adam, AdamW and SGD")
-    name = OPTIMIZERS[word.lower()]
-    betas = params.get("betas")
-    if betas is not None and not (
-        isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, float | int) for b in betas)
-    ):
-        raise InputError(f"optimizer.params.betas is {show_value(betas)}; needed two numbers")
-    stated = {
-        "learning_rate": params.number("lr"),
-        "weight_decay": params.number("weight_decay"),
-        "betas": tuple(betas) if betas else None,
-        "epsilon": params.number("eps"),
-        "momentum": params.number("momentum") if name == "sgd" else None,
-    }
-    return OptimizerSpec.model_validate(
-        {"name": name, "max_grad_norm": norm, **{key: value for key, value in stated.items() if value is not None}}
-    )
-
-
-def _recompute(top: Tree, warnings: list[str]) -> str:
-    """Full where the config counts checkpoints; DeepSpeed recomputes what the model's code gives it."""
-    section = top.sub("activation_checkpointing")
-    if section.whole("number_checkpoints", lowest=0):
-        return "full"
-    for name in ("partition_activations", "cpu_checkpointing"):
-        if section.switch(name):
-            warnings.append(f"{section.name(name)} is true; activations are predicted as whole ones on the device")
-    warnings.append(
-        "recomputation is the model's own code; predicted without (activation_checkpointing.number_checkpoints says full)"
-    )
-    return "none"

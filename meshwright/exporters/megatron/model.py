@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.specs import InputError, ModelSpec, Plan, Rejection
+from hardware_profiles.errors import show_value
 from meshwright.exporters.imported import ModelFact
 
 _VOCABULARY_MULTIPLE = 128
@@ -181,5 +182,5 @@ def whole(argument: str, values: dict[str, list[str]], lowest: int = 1) -> int:
     """
     text = values[argument][0] if values[argument] else ""
     if not (text.isascii() and text.isdigit()) or len(text) > 12 or int(text) < lowest:
-        raise InputError(f"{argument} is {text!r}; needed a whole number of at least {lowest}")
+        raise InputError(f"{argument} is {show_value(text)}; needed a whole number of at least {lowest}")
     return int(text)

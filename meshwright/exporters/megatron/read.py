@@ -5,24 +5,18 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from costmodel.specs import InputError, OptimizerSpec
+from costmodel.specs import InputError
+from hardware_profiles.errors import show_value
 from meshwright.exporters.base import Files
 from meshwright.exporters.imported import Imported
 from meshwright.exporters.megatron import names
 from meshwright.exporters.megatron.model import model_facts, whole
 from meshwright.exporters.megatron.stages import Stages, read_stages
+from meshwright.exporters.megatron.training import BF16_GRADIENTS, Values, decimal, read_optimizer, read_precision
 from meshwright.exporters.shell import launches, perhaps
 from meshwright.exporters.shell_words import find_unknown
 from meshwright.exporters.torchrun_words import world_size
 
-Values = dict[str, list[str]]
-_BF16_GRADIENTS = "--grad-reduce-in-bf16"
-_FP8 = {
-    "delayed": "fp8",
-    "tensorwise": "fp8-current",
-    "blockwise": "fp8-blockwise",
-    "mxfp8": "mxfp8",
-}
 _TELLING = (names.TENSOR, names.PIPELINE, "--num-layers", "--num-attention-heads", names.MICRO_BATCH)
 # Without effect on time and memory are all arguments that nothing here reads; these are read.
 _READ = {
@@ -32,7 +26,7 @@ _READ = {
     "--vocab-size", "--num-query-groups", "--group-query-attention", "--swiglu", "--normalization", "--bf16", "--fp16",
     "--untie-embeddings-and-output-weights", "--fp8-format", "--fp8-recipe", "--attention-backend", "--optimizer", "--lr",
     "--weight-decay", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--clip-grad", "--num-experts",
-    "--expert-model-parallel-size", _BF16_GRADIENTS, "--make-vocab-size-divisible-by", "--attention-dropout", "--hidden-dropout",
+    "--expert-model-parallel-size", BF16_GRADIENTS, "--make-vocab-size-divisible-by", "--attention-dropout", "--hidden-dropout",
 }  # fmt: skip
 
 
@@ -48,7 +42,7 @@ def read(files: Files) -> Imported:
         InputError: for an argument that Megatron-LM would refuse, a value that the file does not say, sizes that contradict
             one another, and what no plan can hold; the message names the argument.
     """
-    words, launch = _command(files)
+    words, launch, several = _command(files)
     values = _values(words)
     _refuse(values)
     sizes = _sizes(values)
@@ -67,14 +61,14 @@ def read(files: Files) -> Imported:
         layers_per_stage=stages.layers,
         num_devices=num_devices,
         model=model_facts(values),
-        warnings=(*warnings, *_warnings(values)),
+        warnings=(*several, *warnings, *_warnings(values)),
         ignored=tuple(sorted(set(values) - _READ)),
         keys=names.FIELDS,
     )
 
 
-def _command(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments of the training, and of what launches it."""
+def _command(files: Files) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """The arguments of the training and of what launches it, and warnings."""
     found = []
     for text in files.values():
         if sum(name in text for name in _TELLING) < 2:
@@ -86,7 +80,13 @@ def _command(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 found.append((command.words[place + 1 :], command.words[:place]))
     if not found:
         raise InputError("no command passes arguments to a Python file; needed torchrun ... pretrain_gpt.py ARGUMENTS")
-    return max(found, key=lambda pair: len(pair[0]))
+    trainings = {words for words, _ in found if sum(name in words for name in _TELLING) >= 2}
+    several = (
+        [f"{len(trainings)} different commands train; the one with most arguments is read"]
+        if len(trainings) > 1
+        else []
+    )
+    return *max(found, key=lambda pair: len(pair[0])), several
 
 
 def _values(words: tuple[str, ...]) -> Values:
@@ -101,7 +101,7 @@ def _values(words: tuple[str, ...]) -> Values:
         name, equals, attached = word.partition("=")
         if not name.startswith("--"):
             behind = f" behind {last} {' '.join(values[last])}" if last else ""
-            raise InputError(f"found {word!r}{behind} where an argument was expected; needed --NAME")
+            raise InputError(f"found {show_value(word)}{behind} where an argument was expected; needed --NAME")
         if name not in known:
             near = get_close_matches(name, known, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -210,7 +210,7 @@ def _recompute(values: Values, stages: Stages) -> tuple[str, list[str]]:
             raise InputError(f"{names.RECOMPUTE} selective takes no {names.RECOMPUTE_METHOD}, found {method}")
         return _selective(values.get(names.RECOMPUTE_MODULES, ["core_attn"]))
     if granularity != "full":
-        raise InputError(f"{names.RECOMPUTE} is {granularity!r}; valid: full, selective")
+        raise InputError(f"{names.RECOMPUTE} is {show_value(granularity)}; valid: full, selective")
     if method not in ("uniform", "block"):
         raise InputError(f"{names.RECOMPUTE} full needs {names.RECOMPUTE_METHOD}, uniform or block; found {method}")
     number = whole(names.RECOMPUTE_LAYERS, values) if names.RECOMPUTE_LAYERS in values else 1
@@ -243,72 +243,21 @@ def _training(values: Values, sizes: dict[str, Any], num_devices: int | None) ->
     return {
         "global_batch_size": batch,
         "sequence_length": whole(names.SEQUENCE, values) if names.SEQUENCE in values else None,
-        "precision": _precision(values),
-        "optimizer": _optimizer(values),
+        "precision": read_precision(values),
+        "optimizer": read_optimizer(values),
         "attention": "unfused" if unfused else "fused",
     }
 
 
-def _precision(values: Values) -> str:
-    both = [name for name in ("--bf16", "--fp16") if name in values]
-    if len(both) > 1:
-        raise InputError("--bf16 and --fp16 contradict each other; leave one of them out")
-    if "--fp8-format" not in values:
-        word = both[0][2:] if both else "fp32"
-        return "bf16-gradients" if word == "bf16" and _BF16_GRADIENTS in values else word
-    recipe = values.get("--fp8-recipe", ["delayed"])[0]
-    if recipe not in _FP8:
-        raise InputError(f"--fp8-recipe is {recipe!r}; modelled: {', '.join(_FP8)}")
-    if both != ["--bf16"]:
-        raise InputError("--fp8-format needs --bf16, the format of everything that is not multiplied in fp8")
-    return _FP8[recipe]
-
-
-def _optimizer(values: Values) -> OptimizerSpec:
-    """The optimizer; what a plan needs and the file leaves out has Megatron-LM's defaults."""
-    name = values.get("--optimizer", ["adam"])[0]
-    if name not in ("adam", "sgd"):
-        raise InputError(f"--optimizer is {name!r}; modelled: adam, sgd")
-    clip = _decimal("--clip-grad", values, 1.0)
-    common = {
-        "learning_rate": _decimal("--lr", values, 1e-3) or 1e-3,
-        "weight_decay": _decimal("--weight-decay", values, 0.01),
-        "max_grad_norm": clip or None,
-    }
-    if name == "sgd":
-        return _spec(name="sgd", momentum=_decimal("--sgd-momentum", values, 0.9), **common)
-    betas = (_decimal("--adam-beta1", values, 0.9), _decimal("--adam-beta2", values, 0.999))
-    return _spec(name="adamw", betas=betas, epsilon=_decimal("--adam-eps", values, 1e-8), **common)
-
-
-def _spec(**content: Any) -> OptimizerSpec:
-    from pydantic import ValidationError
-
-    from hardware_profiles.errors import explain_validation_error
-
-    try:
-        return OptimizerSpec.model_validate(content)
-    except ValidationError as error:
-        raise InputError(explain_validation_error(error, "optimizer", OptimizerSpec)) from None
-
-
-def _decimal(name: str, values: Values, default: float) -> float:
-    text = values[name][0] if name in values else repr(default)
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{name} is {text!r}; needed a number") from None
-
-
 def _warnings(values: Values) -> list[str]:
     found = [f"{name}: not modelled, {what}" for name, what in names.ROUGHLY.items() if name in values]
-    dropout = [name for name in ("--attention-dropout", "--hidden-dropout") if _decimal(name, values, 0.1) != 0]
+    dropout = [name for name in ("--attention-dropout", "--hidden-dropout") if decimal(name, values, 0.1) != 0]
     if dropout:
         found.append(
             f"{' and '.join(dropout)}: counted as 0, so the masks of dropout are left out (the default is 0.1)"
         )
-    if _BF16_GRADIENTS in values and "--fp8-format" in values:
-        found.append(f"{_BF16_GRADIENTS} with --fp8-format: gradients are counted and reduced in fp32")
+    if BF16_GRADIENTS in values and "--fp8-format" in values:
+        found.append(f"{BF16_GRADIENTS} with --fp8-format: gradients are counted and reduced in fp32")
     rows = "--make-vocab-size-divisible-by"
     if rows in values and whole(rows, values) % 128:
         found.append(

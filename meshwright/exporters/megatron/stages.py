@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from costmodel.specs import InputError
+from hardware_profiles.errors import show_value
 from meshwright.exporters.megatron import names
 from meshwright.exporters.megatron.model import whole
 
@@ -104,16 +105,16 @@ def _layout(text: str, pipeline: int, layers: int | None) -> Stages:
         written = written[: found.start()] + part * int(times) + written[found.end() :]
     stages = written.split("|")
     if set(written) - set("EtL|") or not written.startswith("E") or not written.endswith("L"):
-        raise InputError(f"{names.LAYOUT} is {text!r}; needed stages of t such as Et*16|t*16L")
+        raise InputError(f"{names.LAYOUT} is {show_value(text)}; needed stages of t such as Et*16|t*16L")
     if written.count("E") != 1 or written.count("L") != 1:
-        raise InputError(f"{names.LAYOUT} {text!r} needs one E and one L")
+        raise InputError(f"{names.LAYOUT} {show_value(text)} needs one E and one L")
     if len(stages) % pipeline:
         raise InputError(f"{names.LAYOUT} has {len(stages)} stages, no multiple of {names.PIPELINE} {pipeline}")
     counts = tuple(stage.count("t") for stage in stages)
     if layers is not None and sum(counts) != layers:
         raise InputError(f"{names.LAYOUT} has {sum(counts)} layers, but {names.NUM_LAYERS} is {layers}")
     if min(counts) == 0:
-        raise InputError(f"{names.LAYOUT} {text!r} has a stage without layers; needed at least one t in each")
+        raise InputError(f"{names.LAYOUT} {show_value(text)} has a stage without layers; needed at least one t in each")
     if len(stages) == 1:
         return Stages(fewest=counts[0])
     return Stages(num_model_chunks=len(stages) // pipeline, layers=counts, fewest=min(counts))

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass, field
 
 from costmodel.specs import InputError
-from hardware_profiles.errors import unknown_name
+from hardware_profiles.errors import show_value, unknown_name
 from meshwright.exporters.base import Files
+from meshwright.exporters.imported import whole_number
 from meshwright.exporters.shell import read_script, unresolved
 
 RECOMPUTE = "activation-checkpoint"
@@ -71,14 +72,14 @@ class Command:
         if word is None:
             return None
         if not _WHOLE.fullmatch(word) or int(word) < lowest:
-            raise InputError(f"--{key} is {word!r}; needed a whole number of at least {lowest}")
+            raise InputError(f"--{key} is {show_value(word)}; needed a whole number of at least {lowest}")
         return int(word)
 
     def choice(self, key: str, allowed: tuple[str, ...]) -> str | None:
         """One of the words allowed, or None where the key is not given."""
         word = self.word(key)
         if word is not None and word not in allowed:
-            raise InputError(f"--{key} is {word!r}; needed one of {', '.join(allowed)}")
+            raise InputError(f"--{key} is {show_value(word)}; needed one of {', '.join(allowed)}")
         return word
 
     def switch(self, key: str, *, default: bool) -> bool:
@@ -150,6 +151,5 @@ def _num_devices(launcher: list[str], variables: dict[str, str]) -> int | None:
         if name in sizes and word.startswith("--"):
             sizes[name] = value if equals else launcher[at + 1] if at + 1 < len(launcher) else None
     per_node, nodes = sizes["nproc_per_node"], sizes["nnodes"]
-    if per_node and nodes and per_node.isdigit() and nodes.isdigit():
-        return int(per_node) * int(nodes) or None
-    return None
+    counts = whole_number(per_node), whole_number(nodes)
+    return counts[0] * counts[1] or None if counts[0] and counts[1] else None

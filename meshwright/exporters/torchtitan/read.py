@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from costmodel.specs import InputError, OptimizerSpec
+from hardware_profiles.errors import show_value
 from meshwright.exporters.base import Files
-from meshwright.exporters.imported import Imported, ModelFact
+from meshwright.exporters.imported import Imported, ModelFact, make_optimizer
 from meshwright.exporters.torchtitan import stages
 from meshwright.exporters.torchtitan.batch import Batch, read_batch
 from meshwright.exporters.torchtitan.command import RECOMPUTE, Command, find_command
@@ -22,6 +23,7 @@ _KINDS = {word: kind for kind, word in RECOMPUTE_WORDS.items()}
 _OWN_FLAVOR = re.compile(
     r"from torchtitan\.models\.(\w+) import model_registry.*model_registry\(\"([^\"]+)\"\)", re.DOTALL
 )
+_OPTIMIZER_KEYS = {"learning_rate": "lr", "weight_decay": "weight_decay", "epsilon": "eps", "betas": "betas"}
 _KEYS = {
     "tensor_parallel_size": "--parallelism.tensor_parallel_degree",
     "pipeline_parallel_size": "--parallelism.pipeline_parallel_degree",
@@ -224,21 +226,23 @@ def _optimizer(command: Command) -> OptimizerSpec:
         except ValueError:
             found = []
         if len(found) != count:
-            raise InputError(f"--{key} is {' '.join(words)!r}; needed {count} number{'s' * (count > 1)}")
+            raise InputError(f"--{key} is {show_value(' '.join(words))}; needed {count} number{'s' * (count > 1)}")
         return found
 
     norm_word = command.word(f"{_T}max_norm")
     try:
         norm = 1.0 if norm_word is None else float(norm_word)
     except ValueError:
-        raise InputError(f"--{_T}max_norm is {norm_word!r}; needed a number") from None
+        raise InputError(f"--{_T}max_norm is {show_value(norm_word)}; needed a number") from None
     stated = {
         "learning_rate": numbers("lr", 1),
         "weight_decay": numbers("weight_decay", 1) or [0.1],
         "epsilon": numbers("eps", 1),
     }
     betas = numbers("betas", 2)
-    return OptimizerSpec(
+    keys = {name: f"--{OPTIMIZER}.{key}" for name, key in _OPTIMIZER_KEYS.items()}
+    return make_optimizer(
+        keys | {"max_grad_norm": f"--{_T}max_norm"},
         **{name: found[0] for name, found in stated.items() if found is not None},
         **({"betas": (betas[0], betas[1])} if betas else {}),
         max_grad_norm=None if norm == float("inf") else norm,

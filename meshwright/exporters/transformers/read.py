@@ -10,7 +10,7 @@ from hardware_profiles.errors import show_value
 from meshwright.exporters.base import Files
 from meshwright.exporters.deepspeed.read import find_json, read_config
 from meshwright.exporters.fsdp2 import TRANSFORMERS_KEYS, Sharding, read_fsdp
-from meshwright.exporters.imported import Imported
+from meshwright.exporters.imported import Imported, make_optimizer, whole_numbers
 from meshwright.exporters.shell import read_script
 from meshwright.exporters.tree import Tree, read_json_object, try_json_object
 
@@ -21,6 +21,11 @@ _LENGTHS = ("max_seq_length", "max_length", "model_max_length", "block_size", "c
 _LEGACY = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 # Names of the Trainer whose states are two 32-bit moments.
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused")
+_OPTIMIZER_KEYS = {
+    "epsilon": "adam_epsilon",
+    "betas.0": "adam_beta1",
+    "betas.1": "adam_beta2",
+}
 _KEYS = {
     "micro_batch_size": "per_device_train_batch_size",
     "num_micro_batches": "gradient_accumulation_steps",
@@ -53,7 +58,7 @@ def read(files: Files) -> Imported:
     if found is None:
         text = next(iter(files.items()))
         found = text[0], read_json_object(text[1], text[0])
-    top = Tree(found[1])
+    top = Tree(found[1], auto=False)
     variables = _variables(files)
     length = next((value for key in _LENGTHS if (value := top.whole(key)) is not None), None)
     length = variables.get("SEQUENCE_LENGTH", length)
@@ -79,7 +84,7 @@ def read(files: Files) -> Imported:
 def _variables(files: Files) -> dict[str, int]:
     for text in files.values():
         if text.startswith("#!"):
-            return {name: int(word) for name, word in read_script(text)[1].items() if word.isdigit()}
+            return whole_numbers(read_script(text)[1])
     return {}
 
 
@@ -112,7 +117,7 @@ def _optimizer(top: Tree) -> OptimizerSpec:
         "max_grad_norm": 1.0 if norm is None else norm or None,
     }
     kept = {key: value for key, value in stated.items() if value is not None or key == "max_grad_norm"}
-    return OptimizerSpec.model_validate(kept)
+    return make_optimizer(_OPTIMIZER_KEYS, **kept)
 
 
 def _sharding(top: Tree) -> Sharding | None:
@@ -144,10 +149,12 @@ def _recompute(top: Tree, sharding: Sharding | None) -> str:
 
 def _of_deepspeed(top: Tree, files: Files, devices: int | None, length: int | None) -> Imported:
     given = top.get("deepspeed")
+    if top.get("fsdp"):
+        raise InputError("fsdp and deepspeed are both set, which the Trainer refuses; leave one of them out")
     if isinstance(given, str):
         found = find_json({name: text for name, text in files.items() if try_json_object(text) != top.content})
         if found is None:
-            raise InputError(f"deepspeed is {given!r}; read the folder that holds both files")
+            raise InputError(f"deepspeed is {show_value(given)}; read the folder that holds both files")
         given = read_json_object(found[1], found[0])
     elif not isinstance(given, dict):
         raise InputError(f"deepspeed is {show_value(given)}; needed an object or the name of a file")
