@@ -7,6 +7,7 @@ Second home of torch's private interfaces (pinned to torch 2.13.0), those that o
       collectives take an entered one for a compiler at work and then skip their caches and wait at once;
     - the pipeline's start-up vote, which reads a received number and so cannot work without memory. The executor describes
       its stages statically, so the vote's outcome is known;
+    - what schedules do with messages: those of the fake group hold nothing, while gloo's and NCCL's hold the tensor they send;
     - DTensor's all-to-all, which on a CPU mesh falls back to an all-gather because gloo has none; devices of other kinds have.
 """
 
@@ -16,7 +17,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,9 @@ def fake_cluster(*, rank: int, size: int, all_to_all: bool) -> Iterator[None]:
     """Play global rank ``rank`` of ``size`` processes; ``all_to_all``: whether the devices' library has one."""
     placements: Any = placement_types
     vote, exchange = schedules._PipelineSchedule._warmup_p2p, placements.shard_dim_alltoall
+    exchange_messages = schedules._batch_p2p
     schedules._PipelineSchedule._warmup_p2p = _take_static  # type: ignore[assignment]
+    schedules._batch_p2p = _holding_what_is_sent(exchange_messages)
     if all_to_all:
         placements.shard_dim_alltoall = _exchange
     dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
@@ -54,6 +57,7 @@ def fake_cluster(*, rank: int, size: int, all_to_all: bool) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
         schedules._PipelineSchedule._warmup_p2p = vote  # type: ignore[method-assign]
+        schedules._batch_p2p = exchange_messages
         placements.shard_dim_alltoall = exchange
 
 
@@ -62,6 +66,31 @@ def _take_static(_: Any, stages: Sequence[Any], has_backward: bool, p2p_done: bo
     del has_backward, p2p_done
     for stage in stages:
         stage._inference_mode = InferenceMode.STATIC
+
+
+class _Sent(NamedTuple):
+    """A message on its way. What it carries lives as long as it does, whether it was waited for or not: gloo's `SendWork` and
+    NCCL's `WorkNCCL` (``outputs_``) keep a reference.
+    """
+
+    work: dist.Work
+    tensor: torch.Tensor
+
+    def wait(self) -> None:
+        """What schedules ask of a message."""
+        self.work.wait()
+
+
+def _holding_what_is_sent(exchange_messages: Callable[..., Any]) -> Callable[..., Any]:
+    """`_batch_p2p` whose messages that only send are `_Sent`; mixed ones are waited for at once."""
+
+    def batch_p2p(operations: list[dist.P2POp], desc: str | None = None) -> Any:
+        works = exchange_messages(operations, desc)
+        if {operation.op for operation in operations} != {dist.isend}:
+            return works
+        return [_Sent(work, operation.tensor) for work, operation in zip(works, operations, strict=True)]
+
+    return batch_p2p
 
 
 def _exchange(tensor: torch.Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> torch.Tensor:
