@@ -23,8 +23,15 @@ Backward needs, beyond what is kept, the gradients of the widest point of the la
 feed-forward's tensors are freed:
 
     (10) gated: the product's, then those of activation and up                         c (2 T f / t + T h)
-         not gated: the activation's, 3 in elementary operations, else 1               c (3 T f / t + T h)
-         attention without a fused kernel: its scores (attention_memory.py)            + c T h - (7) - (8)
+         not gated: 1 of one kernel that needs its input, 2 of one that needs its      c (2 T f / t + T h)
+         output, which the product does not free, and of most elementary operations
+         attention without a fused kernel: its scores (attention_memory.py)            + c T h - (7) - (8) - all that
+         the norms but the first, the feed-forward's input and the output projection have kept, + its values' gradient
+
+    (16) a norm in float32, in elementary operations, and the residual's gradient     z h (4 w + c)
+         before the feed-forward, (7), (8) and the input (3) being freed; gemma2 has one behind it, before anything is
+    (17) gradients of weights that have formed by then                                 c h f / t at (10)
+         of all of the feed-forward's at (16), but none behind it; with the output projection's at the attention
 
 A split backward keeps, from the gradients of a layer's inputs to those of its weights, the gradients of all its outputs:
 
@@ -57,6 +64,7 @@ import numpy as np
 
 from costmodel.attention_memory import WIDE_BYTES, AttentionMemory
 from costmodel.context_parallel import context_buffers
+from costmodel.layer_bytes import EndBytes, LayerBytes, Point
 from costmodel.models.families import FAMILIES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
@@ -83,62 +91,23 @@ ACTIVATION_TENSORS = {
     "gelu_python_tanh": 5,
     "gelu_fast": 8,
 }
+# Gradients and kept tensors at the widest point of backward, less those kept; functions that are not listed have 1.
+GRADIENT_TENSORS = {
+    "relu": 2,
+    "relu2": 3,
+    "sigmoid": 2,
+    "tanh": 2,
+    "quick_gelu": 2,
+    "gelu_python": 4,
+    "gelu_accurate": 2,
+    "gelu_new": 2,
+    "gelu_python_tanh": 2,
+    "gelu_fast": 2,
+}
 DROP_INPUT = ("relu", "relu2", "sigmoid", "tanh", "gelu_python")  # their backward needs other tensors than their input
 ONE_KERNEL_TENSORS = 2
 GATE_TENSORS = 2
 UNCOMPILED = MemoryAccounting()
-
-
-@dataclass(frozen=True, slots=True)
-class LayerBytes:
-    """Bytes of one layer and micro-batch (columns).
-
-    ``kept``: for backward when nothing is recomputed. ``attention_internals``: the part of it that core-attention
-    recomputation drops. ``layer_input``: all that full recomputation keeps. ``policy_outputs``: what a per-operation policy
-    keeps. ``backward``: gradients that backward
-    holds beyond what is kept at the feed-forward's widest point, ``attention_backward``: at the attention's, less what
-    has been freed by then. ``output_gradients``: what a split backward keeps until it has the weights' gradients.
-    """
-
-    kept: Column
-    attention_internals: Column
-    layer_input: Column
-    policy_outputs: Column
-    backward: Column
-    attention_backward: Column
-    output_gradients: Column | int = 0
-
-    def kept_under(self, recompute: Column) -> Column:
-        """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
-        return np.choose(
-            recompute, [self.kept, self.kept - self.attention_internals, self.policy_outputs, self.layer_input]
-        )
-
-    def working_set(self, recompute: Column) -> tuple[Column, Column]:
-        """What backward recomputes, and its gradients, where their sum is largest."""
-        zero, policy = np.zeros_like(self.kept), self.kept - self.policy_outputs
-        at_attention = np.choose(recompute, [zero, self.attention_internals, policy, self.kept - self.layer_input])
-        at_feed_forward = np.choose(recompute, [zero, zero, policy, self.kept - self.layer_input])
-        attention = at_attention + self.attention_backward > at_feed_forward + self.backward
-        return (
-            np.where(attention, at_attention, at_feed_forward),
-            np.where(attention, self.attention_backward, self.backward),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class EndBytes:
-    """Bytes per micro-batch on the stage with the head (columns).
-
-    ``kept``: final norm and head input, for backward. ``probabilities``: kept by the loss. ``logits``: what the loss and
-    its backward hold besides, of one micro-batch at a time. ``output_gradients``: what a split backward keeps until it has the
-    weights' gradients, less the ``probabilities`` that have ended by then.
-    """
-
-    kept: Column
-    probabilities: Column
-    logits: Column
-    output_gradients: Column | int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +157,28 @@ def torch_layer_bytes(
     wide = compute * ceil_div(tokens.whole * width, size)
     hidden = compute * tokens.whole * model.hidden_size
     copies, buffers = context_buffers(group.attention, training, grid)
+    norms = _layer_norms(model, compute, tokens.between)
+    second, feed_forward, projection = _formed(model, group, compute, grid)
+    behind_attention = tensors * wide
+    if attention.has_scores:
+        first_norm = _norm_bytes(model, compute, tokens.between)
+        behind_attention = behind_attention + hidden + norms - first_norm + attention.output
+    last_norm = FAMILIES[model.family].wide_norm
+    points = (
+        Point(transient * wide + hidden, formed=second),
+        Point(attention.backward_scores + hidden + buffers, behind_attention, projection, in_attention=True),
+        Point(
+            norm_gradients(model, compute, tokens.between),
+            0 * hidden if last_norm else tensors * wide + hidden,
+            0 * hidden if last_norm else feed_forward,
+        ),
+    )
     return LayerBytes(
-        kept=_layer_norms(model, compute, tokens.between) + inputs + attention.kept + copies + tensors * wide,
+        kept=norms + inputs + attention.kept + copies + tensors * wide,
         attention_internals=attention.dropped,
         layer_input=compute * tokens.between * model.hidden_size,
         policy_outputs=policy_outputs(model, group, training, grid, fusion=fusion),
-        backward=transient * wide + hidden,
-        attention_backward=attention.backward_scores + hidden + buffers - tensors * wide,
+        points=points,
         output_gradients=_output_gradients(model, group, training, grid),
     )
 
@@ -280,6 +264,22 @@ def _norm_bytes(model: ModelSpec, compute: int, tokens: Column) -> Column:
     return tokens * (model.hidden_size * (wide + compute) + wide)
 
 
+def norm_gradients(model: ModelSpec, compute: int, tokens: Column) -> Column:
+    """Equation (16): the widest gradients of one norm's backward; a LayerNorm's one kernel holds none."""
+    if model.norm == "layernorm":
+        return np.zeros_like(tokens)
+    return tokens * model.hidden_size * (4 * max(WIDE_BYTES, compute) + compute)
+
+
+def _formed(model: ModelSpec, group: LayerGroup, compute: int, grid: Grid) -> tuple[Column, Column, Column]:
+    """Equation (17): when the feed-forward's second product, all of it, and attention's output projection are over."""
+    feed_forward, attention, size = group.feed_forward, group.attention, grid.tensor_parallel_size
+    matrix = compute * model.hidden_size * ceil_div(np.full_like(size, feed_forward.intermediate_size), size)
+    heads = np.full_like(size, attention.num_attention_heads * attention.head_dim)
+    whole = matrix * (3 if feed_forward.gated else 2)
+    return matrix, whole, whole + compute * model.hidden_size * ceil_div(heads, size)
+
+
 def _feed_forward_tensors(model: ModelSpec, group: LayerGroup) -> tuple[int, int]:
     """Kept and transient tensors of T f / t elements, equations (7), (8) and (10)."""
     feed_forward = group.feed_forward
@@ -287,4 +287,4 @@ def _feed_forward_tensors(model: ModelSpec, group: LayerGroup) -> tuple[int, int
     if feed_forward.gated:
         gate = FAMILIES[model.family].fused_gate and feed_forward.activation in DROP_INPUT
         return tensors + GATE_TENSORS + gate, 2
-    return tensors, 3 if tensors > ONE_KERNEL_TENSORS else 1
+    return tensors, GRADIENT_TENSORS.get(feed_forward.activation, 1)

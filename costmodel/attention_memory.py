@@ -17,8 +17,9 @@ format, w = max(4, c), cp context-parallel size.
     (6) capped scores (gemma2) keep q, expanded k and v, the tanh, the softmax in w bytes and, where c < w, in c bytes
                                                      c T 3 a d / t + T a s (c + w [+ c]) / t
 
-Backward holds beside what is kept two matrices of scores in w bytes: gradients of the probabilities and of the scores; after
-(6) less the probabilities in c bytes, which are freed before. ``core_attention`` recomputation keeps (2) and (3) alone.
+Backward holds beside what is kept two matrices of scores in w bytes, gradients of the probabilities and of the scores, and the
+gradient of the expanded values; after (6) less the probabilities in c bytes, which are freed before. ``core_attention``
+recomputation keeps (2) and (3) alone.
 
 All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (tests/costmodel/test_memory_activations.py).
 """
@@ -139,12 +140,18 @@ class AttentionMemory:
 
     @property
     def backward_scores(self) -> Column:
-        """Matrices of scores that backward holds beside what is kept; none with fused attention."""
+        """Matrices of scores, and the values' gradient, that backward holds beside what is kept; none with fused attention."""
+        values = self.group.attention.head_dim * self.queries
         if self.capped:
-            return self._scores(2 * self.wide - self._copied)
+            return self._scores(2 * self.wide - self._copied) + self.compute * values
         if self.training.attention_implementation == "unfused":
-            return self._scores(2 * self.wide)
+            return self._scores(2 * self.wide) + self.wide * values
         return np.zeros_like(self.queries)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether matrices of scores exist."""
+        return self.capped or self.training.attention_implementation == "unfused"
 
     @property
     def _copied(self) -> int:

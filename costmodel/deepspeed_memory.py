@@ -77,8 +77,8 @@ def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:
     live = np.minimum(totals.sizes.local, np.maximum(last.last_layer.local, LIVE_PARAMETERS))
     with_head = {"gathered_parameters": _gathered(inputs, np.maximum(live, head))}
     layer: Terms = {
-        "recompute_working_set": totals.recomputed,
-        "backward_working_set": totals.backward,
+        "recompute_working_set": totals.widest.recomputed,
+        "backward_working_set": totals.widest.backward,
         "gathered_parameters": _gathered(inputs, live),
     }
     return [
@@ -97,7 +97,7 @@ def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:
         {
             **layer,
             "gradients": early + head * compute,
-            "activations": totals.in_flight - totals.head_kept,
+            "activations": totals.in_flight - totals.head_kept - totals.widest.freed - totals.widest.behind,
             "reduced_gradients": _reduced(inputs, np.maximum(bucket, head)),
         },
         {**layer, "gradients": held, "activations": totals.layer, "reduced_gradients": _reduced(inputs, bucket)},

@@ -49,10 +49,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.activation_memory import EndBytes, LayerBytes, Tokens, loss_bytes, policy_outputs
+from costmodel.activation_memory import Tokens, loss_bytes, policy_outputs
 from costmodel.attention_memory import WIDE_BYTES
 from costmodel.context_parallel import context_buffers
 from costmodel.fp8 import FP8_BYTES
+from costmodel.layer_bytes import EndBytes, LayerBytes, Point
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, KernelFusion, LayerGroup, MemoryAccounting, ModelSpec, TrainingSpec
@@ -89,11 +90,14 @@ def megatron_layer_bytes(
         attention_internals=scores,
         layer_input=compute * hidden,
         policy_outputs=policy_outputs(model, group, training, grid),
-        backward=(1 + gated) * wide + whole,
-        attention_backward=compute * heads * training.sequence_length * unfused
-        + whole
-        + buffers
-        - (feed_forward - saved_wide),
+        points=(
+            Point((1 + gated) * wide + whole),
+            Point(
+                compute * heads * training.sequence_length * unfused + whole + buffers,
+                freed=feed_forward - saved_wide,
+                in_attention=True,
+            ),
+        ),
     )
 
 

@@ -59,9 +59,9 @@ def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     kept = totals.in_flight + inputs.accounting.sent_outputs * totals.sent_in_flight * inputs.layers[0].layer_input
     loss: Terms = {"activations": kept, "logits": totals.logits}
     backward: Terms = {
-        "activations": kept - totals.head_kept,
-        "recompute_working_set": totals.recomputed,
-        "backward_working_set": totals.backward,
+        "activations": kept - totals.head_kept - totals.widest.freed - totals.widest.behind,
+        "recompute_working_set": totals.widest.recomputed,
+        "backward_working_set": totals.widest.backward,
     }
     gathered = _gathered(inputs, totals)
     copies = inputs.bytes_of("gradient") < MAIN_GRADIENT_BYTES and inputs.bytes_of("master") > 0

@@ -23,8 +23,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.activation_memory import LayerBytes
 from costmodel.deepspeed_memory import deepspeed_rank_memory
+from costmodel.layer_bytes import LayerBytes
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
 from costmodel.rank_totals import Inputs, RankMemory, largest, total
 from costmodel.runtimes.grid import Grid

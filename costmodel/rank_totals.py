@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.activation_memory import EndBytes, LayerBytes, Tokens
+from costmodel.activation_memory import Tokens
 from costmodel.in_flight import in_flight, in_flight_of_chunk
+from costmodel.layer_backward import (
+    LayerBackward,
+    Modes,
+    largest_layer,
+    layer_modes,
+    part_kept,
+    widest_backward,
+    widest_layer,
+)
+from costmodel.layer_bytes import EndBytes, LayerBytes
 from costmodel.layer_kinds import layer_kinds
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, grid_model_sizes
@@ -32,7 +43,7 @@ from costmodel.specs import (
 from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
 from costmodel.stage_contents import Chunk, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
-from costmodel.unshards import MOST_GATHERED, gathered_chunks
+from costmodel.unshards import MOST_GATHERED, gathered_at_peak, gathered_chunks
 
 Terms = dict[str, Column]
 PhaseTerms = dict[Phase, list[Terms]]
@@ -76,10 +87,13 @@ class RankTotals:
 
     ``sizes``: of everything it holds, ``layer_sizes``: of the layers; ``last``: of the chunk whose backward comes first,
     ``first``: of the one whose comes last.
-    ``gathered``: elements of the chunks that torch's schedules have gathered then, or of the first chunk, if it has more.
+    ``gathered``: elements of the chunks that torch's schedules have gathered then, or of the first chunk, if it has more;
+    ``regathered``: under ZeRO 3 with several chunks, with one, two and all layers of the chunk whose backward it is, else none;
+    ``forward_gathered``: likewise at the end of a forward.
     ``in_flight``: equation (1); ``split``: what a split backward holds beyond it once it has an input's gradients;
-    ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under its recomputation; ``recomputed``
-    and ``backward``: what its backward makes again and its widest gradients. ``head_kept``: the head side's part of A_c, which
+    ``micro_batch``: A_c of the last chunk. ``layer``: kept by one layer (the largest) under its recomputation. ``widest``: the
+    layer whose backward needs most beside what its chunk still keeps then, ``first_layer``: like it, of the first part of the
+    chunk whose backward comes last. ``head_kept``: the head side's part of A_c, which
     backward frees first; ``logits``: of one micro-batch's loss. ``received`` and ``sent``: chunks that receive their input from
     another stage and that send their output; ``.._in_flight``: such tensors of the micro-batches in flight, ``.._waiting``: of
     those whose weights' gradients are due, ``received_kept``: those in flight that a layer recomputed as a whole keeps.
@@ -91,13 +105,15 @@ class RankTotals:
     layer_sizes: Sizes
     last: ChunkSizes
     gathered: Column
+    regathered: tuple[Column, ...]
+    forward_gathered: Column
     first: ChunkSizes
     in_flight: Column
     split: Column
     micro_batch: Column
     layer: Column
-    recomputed: Column
-    backward: Column
+    widest: LayerBackward
+    first_layer: LayerBackward
     head_kept: Column
     logits: Column
     received: Column
@@ -139,27 +155,28 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     """Add up the chunks of a rank."""
     grid, chunks = inputs.grid, contents.chunks
     sizes, layer_sizes = rank_sizes(inputs.model, inputs.sizes, chunks)
-    modes = _layer_modes(inputs, chunks)
+    modes = layer_modes(inputs.layers, chunks)
     kept = [_kept(inputs, chunk, modes) for chunk in chunks]
     held = _held(inputs, contents, kept)
     received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
     sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
-    last = grid.num_model_chunks - 1
+    last, again = grid.num_model_chunks - 1, _regathered(inputs, contents)
     head = reduce(np.maximum, (chunk.head for chunk in chunks))
-    layer, recomputed, backward = _widest_layer(inputs, chunks, modes)
     return RankTotals(
         rank=contents.rank,
         sizes=sizes,
         layer_sizes=layer_sizes,
         last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
         gathered=_gathered(inputs, contents, sizes.gathered),
+        regathered=again[:3],
+        forward_gathered=again[3],
         first=chunk_sizes(inputs.model, inputs.sizes, chunks[0]),
         in_flight=held.in_flight,
         split=held.split,
         micro_batch=pick(last, kept),
-        layer=layer,
-        recomputed=recomputed,
-        backward=backward,
+        layer=largest_layer(chunks, modes),
+        widest=widest_backward(chunks, modes),
+        first_layer=widest_layer(chunks[0].parts[0], modes),
         head_kept=(inputs.end.kept + inputs.end.probabilities) * head,
         logits=inputs.end.logits * head,
         received=reduce(np.add, received),
@@ -181,6 +198,34 @@ def _gathered(inputs: Inputs, contents: RankContents, everything: Column) -> Col
         return everything
     chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk).total.gathered for chunk in contents.chunks]
     return np.maximum(_dot(list(gathered_chunks(inputs.grid, contents.rank).T), chunks), chunks[0])
+
+
+def reshards_chunks(grid: Grid) -> NDArray[np.bool_]:
+    """Where several chunks are freed after their forward, unless hpZ keeps them whole, [n]; none where a backward is split."""
+    several = (grid.zero_stage == 3) & (grid.num_model_chunks > 1) & ~splits_backward(grid)
+    return np.asarray(several & (grid.hierarchical_partition_size != 1))
+
+
+def _regathered(inputs: Inputs, contents: RankContents) -> tuple[Column, ...]:
+    """`RankTotals.regathered` and ``forward_gathered``; a forward's last gather lives in its flat buffer too."""
+    found = np.zeros((4, len(inputs.grid)), dtype=np.int64)
+    rows = np.flatnonzero(reshards_chunks(inputs.grid))
+    if not len(rows):
+        return tuple(found)
+    chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in contents.chunks]
+    whole = [chunk.total.gathered[rows] for chunk in chunks]
+    one, two, flat = (
+        [chunk.root.gathered[rows] + layers for chunk, layers in zip(chunks, held, strict=True)]
+        for held in (
+            [chunk.last_layer.gathered[rows] for chunk in chunks],
+            [np.minimum(2 * chunk.last_layer.gathered, chunk.layers.gathered)[rows] for chunk in chunks],
+            [2 * chunk.last_layer.gathered[rows] for chunk in chunks],
+        )
+    )
+    at_peak = partial(gathered_at_peak, inputs.grid.take(rows), contents.rank[rows], whole=whole)
+    found[:3, rows] = [at_peak(begun=begun) for begun in (one, two, whole)]
+    found[3, rows] = at_peak(begun=flat, forward=True)
+    return tuple(found)
 
 
 class _Held(NamedTuple):
@@ -235,43 +280,10 @@ def largest(instants: Sequence[Terms]) -> Terms:
     return {name: pick(winner, [terms.get(name, zero) for terms in instants]) for name in names}
 
 
-class _LayerMode(NamedTuple):
-    """What one layer keeps under its recomputation, what its backward makes again, and its gradients."""
-
-    kept: Column
-    recomputed: Column
-    backward: Column
-
-
-def _layer_modes(inputs: Inputs, chunks: Sequence[Chunk]) -> dict[int, list[_LayerMode]]:
-    """Of every kind of layer, by the identity of the recompute column, which the chunks of a grid share."""
-    columns = {id(part.recompute): part.recompute for chunk in chunks for part in chunk.parts}
-    return {
-        key: [_LayerMode(layer.kept_under(kind), *layer.working_set(kind)) for layer in inputs.layers]
-        for key, kind in columns.items()
-    }
-
-
-def _kept(inputs: Inputs, chunk: Chunk, modes: dict[int, list[_LayerMode]]) -> Column:
+def _kept(inputs: Inputs, chunk: Chunk, modes: Modes) -> Column:
     """A_c of equation (1)."""
-    layers = [
-        mode.kept * count
-        for part in chunk.parts
-        for mode, count in zip(modes[id(part.recompute)], part.layers, strict=True)
-    ]
+    layers = [part_kept(part, modes) for part in chunk.parts]
     return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunk.head
-
-
-def _widest_layer(inputs: Inputs, chunks: Sequence[Chunk], modes: dict[int, list[_LayerMode]]) -> _LayerMode:
-    """Kept, recomputed and backward bytes, each the largest over the layers of the rank."""
-    zero = np.zeros(len(inputs.grid), dtype=np.int64)
-    widest = _LayerMode(zero, zero, zero)
-    for key, kinds in modes.items():
-        same = [part.layers for chunk in chunks for part in chunk.parts if id(part.recompute) == key]
-        for mode, counts in zip(kinds, zip(*same, strict=True), strict=True):
-            present = reduce(np.add, counts) > 0
-            widest = _LayerMode(*(np.maximum(most, one * present) for most, one in zip(widest, mode, strict=True)))
-    return widest
 
 
 def _pick_chunk(chunks: Sequence[Chunk], index: Column) -> Chunk:

@@ -11,7 +11,8 @@ what recomputation makes again of it (activation_memory.py). The peak of forward
         second            where no backward is over by (1), the same with one micro-batch less and the gradients of one
     (3) first reduction   sum K_c A_c less one layer; (2)'s gradients + the last layer's; its reduce-scatter, or X before it
         later             where gradients are added up whole: all of them beside those of the root group that just formed
-    (4) last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
+    (4) second layer      without a pipeline: (2) less a layer, + its reduced gradients and its reduce-scatter
+        last backward     one micro-batch of the last chunk less but its first layer, + B + W; gradients of all other
                           layers, the root group's as in (2); the previous layer's reduce-scatter
     (5) last reduction    no activations, all gradients; the root group's (or a layer's) reduce-scatter and whole gradients.
                           Under ZeRO 2 also in an earlier micro-batch, beside all gathered copies
@@ -25,14 +26,16 @@ finishes the last chunk's backward before another chunk's begins, so only that c
         (3) and (4) a layer and at (2) two (current and prefetched); while a group is gathered its flat buffer lives beside
         its copies. Else everything, but at (4) without a pipeline, where the last micro-batch frees as it goes; torch's
         schedules free nothing after backward, and at (5) the root group. Everything of a rank with more than three chunks:
-        of the three that torch has gathered (unshards.py)
+        of the three that torch has gathered (unshards.py). Several chunks under ZeRO 3: the chunks that are whole (same
+        place), and the one in backward as above until its first backward ends; a forward ends with a layer and its buffer
     (7) hpZ: at (1) to (3) the layers' gathered copies / k; k = 1 keeps everything gathered, k of all devices is ZeRO 3
     (8) reduction of a group: its whole gradients and the flat input, R per gathered element; then the input, the output, R per
         padded element (twice on a CPU, where gloo works in a copy), and the group's last tensor, which a loop variable of
         FSDP2 still holds. X: that input of the root group, kept from an earlier micro-batch until the next reduction
     (9) receive buffers of a pipeline, m per direction and chunk, kept over steps; outputs sent: of the micro-batches in flight,
-        with several chunks of all, since torch waits for their messages at the end of the step; gradients of received inputs,
-        kept to the end of the step. A received input that a layer keeps counts once, and so does what neighbours hand over
+        with several chunks of all, since torch keeps their messages, which hold them, to the end of the step; gradients of
+        received inputs likewise, gpipe too. 1f1b keeps the last message only: one gradient, and the last warm-up forward's
+        output until no forward is left. A received input that a layer keeps counts once, and so does what neighbours hand over
 
 Phases init and optimizer hold parameters, the latter also gradients and optimizer state: the optimizer is fused. Masks of
 sliding windows are held from the first forward on (attention_memory.py).
@@ -53,7 +56,16 @@ import numpy as np
 
 from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
 from costmodel.attention_memory import stage_masks
-from costmodel.rank_totals import Inputs, PhaseTerms, RankMemory, Terms, gather_inputs, rank_totals, total
+from costmodel.rank_totals import (
+    Inputs,
+    PhaseTerms,
+    RankMemory,
+    Terms,
+    gather_inputs,
+    rank_totals,
+    reshards_chunks,
+    total,
+)
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, Sizes
 from costmodel.specs import DeviceSpec, ModelSpec, RuntimeProfile, TrainingSpec
@@ -111,9 +123,16 @@ class _Instants(TorchRank):
 
     def all(self) -> list[Moment]:
         """Every instant that may be the peak."""
-        moments = [self.start(), self.regather(), self.loss(), self.first_backward(), self.first_reduction()]
+        moments = [
+            self.start(),
+            self.forward(),
+            self.regather(),
+            self.loss(),
+            self.first_backward(),
+            self.first_reduction(),
+        ]
         moments += [self._second(self.loss()), self._second(self.first_backward())]
-        return [*moments, self.merge(), self.last_backward(), *self.last_reductions()]
+        return [*moments, self.second_layer(), self.merge(), self.last_backward(), *self.last_reductions()]
 
     def _second(self, moment: Moment) -> Moment:
         """The same of the second micro-batch where all are in flight at the first: one less, beside the first's gradients."""
@@ -123,6 +142,8 @@ class _Instants(TorchRank):
         terms = dict(moment.terms)
         terms["activations"] = np.maximum(0, terms["activations"] - totals.micro_batch)
         terms["gradients"] = terms["gradients"] + whole
+        again = reshards_chunks(self.grid)
+        terms["gathered_parameters"] = np.where(again, self.gathered(1, again), terms["gathered_parameters"])
         return Moment(
             {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
         )
@@ -151,6 +172,17 @@ class _Instants(TorchRank):
             gathered_parameters=2 * self.gathered(1) * applies,
             hierarchical_shards=self.second_shards * 0,
             communication_buffers=self.retained,
+        )
+
+    def forward(self) -> Moment:
+        """Equation (1), before it: under ZeRO 3 with several chunks a forward ends beside chunks that a backward left whole."""
+        applies = reshards_chunks(self.grid) * self.wrapped
+        return self._moment(
+            before=True,
+            gradients=self.earlier_gradients * applies,
+            activations=self.totals.in_flight * applies,
+            gathered_parameters=self.totals.forward_gathered * self.inputs.bytes_of("compute") * applies,
+            pipeline_buffers=self.pipeline_buffers * applies,
         )
 
     def regather(self) -> Moment:
@@ -183,15 +215,15 @@ class _Instants(TorchRank):
 
     def first_backward(self) -> Moment:
         """Equation (2)."""
+        widest = self.totals.widest
+        freed = np.where(self.split, -self.totals.split, self.totals.head_kept + widest.freed + widest.behind)
         return self._moment(
             before=True,
             prefetched=self._prefetched,
-            gradients=self.earlier_gradients + self.forming(self.head_side),
-            activations=np.maximum(
-                0, self.totals.in_flight + np.where(self.split, self.totals.split, -self.totals.head_kept)
-            ),
-            recompute_working_set=self.totals.recomputed,
-            backward_working_set=np.where(self.split, self.split_working_set, self.totals.backward),
+            gradients=self.earlier_gradients + self.forming(self.head_side) + self.formed(widest) * ~self.split,
+            activations=np.maximum(0, self.totals.in_flight - freed),
+            recompute_working_set=widest.recomputed,
+            backward_working_set=np.where(self.split, self.split_working_set, widest.backward),
             gathered_parameters=self.gathered(2),
             hierarchical_shards=self.second_shards,
             communication_buffers=self.retained,
@@ -215,6 +247,32 @@ class _Instants(TorchRank):
             pipeline_buffers=self.pipeline_buffers,
         )
 
+    def second_layer(self) -> Moment:
+        """Equation (4) of the layer before the last, without a pipeline."""
+        totals, layer, widest = self.totals, self.totals.last.last_layer, self.totals.widest
+        applies = (1 - self.pipeline) * (totals.last.layers.tensors > layer.tensors)
+        reduced, behind = self.finished(layer) - self.accumulated(layer), np.maximum(totals.layer, widest.behind)
+        again = self.reshards | ((self.grid.zero_stage == 2) & (self.grid.num_micro_batches > 2))
+        gathered = self.gathered(2) - np.where(again, 0, layer.gathered) * self.wrapped * self.inputs.bytes_of(
+            "compute"
+        )
+        terms = {
+            "gradients": self.earlier_gradients + reduced + self.forming(self.head_side) + self.formed(widest),
+            "activations": np.maximum(0, self.totals.in_flight - totals.head_kept - widest.freed - behind),
+            "recompute_working_set": widest.recomputed,
+            "backward_working_set": widest.backward,
+            "gathered_parameters": gathered,
+            "hierarchical_shards": self.second_shards,
+            "communication_buffers": self.reduction_input(layer),
+        }
+        early = self.shards * self.reduced_each * totals.earlier + reduced
+        return self._moment(
+            before=False,
+            prefetched=self._prefetched,
+            late=early * self.wrapped * applies,
+            **{name: term * applies for name, term in terms.items()},
+        )
+
     def merge(self) -> Moment:
         """Equation (3), later: the root group's gradients of a micro-batch beside all accumulated ones."""
         totals, compute = self.totals, self.inputs.bytes_of("compute")
@@ -232,18 +290,26 @@ class _Instants(TorchRank):
 
     def last_backward(self) -> Moment:
         """Equation (4)."""
-        last, totals = self.totals.last, self.totals
+        last, totals, first = self.totals.last, self.totals, self.totals.first_layer
         layers = np.where(self.alone, self.finished(last.layers), self.finished(totals.layer_sizes))
-        root = np.where(self.pipeline == 1, self.finished(last.root), self.accumulated(last.root))
+        own, root = (
+            np.where(self.pipeline == 1, self.finished(part) * totals.earlier, self.accumulated(part))
+            for part in (last.last_layer, last.root)
+        )
         reduced = self.wrapped * (1 - self.pipeline) * self.inputs.bytes_of("gradient")
         late = totals.layer_sizes.padded - last.last_layer.padded
         return self._moment(
             before=False,
             late=reduced * (late + last.root.padded * self.reduced_each * totals.earlier),
-            gradients=layers - self.finished(last.last_layer) + root + self.forming(self.head_side),
-            activations=np.maximum(0, totals.in_flight - totals.micro_batch) + totals.layer,
-            recompute_working_set=totals.recomputed,
-            backward_working_set=totals.backward,
+            gradients=layers
+            - self.finished(last.last_layer)
+            + own
+            + root
+            + self.forming(self.head_side)
+            + self.formed(first),
+            activations=np.maximum(0, totals.in_flight - totals.micro_batch + first.kept - first.freed),
+            recompute_working_set=first.recomputed,
+            backward_working_set=first.backward,
             gathered_parameters=self.gathered(1, self.pipeline == 0),
             communication_buffers=self.reduction_input(last.last_layer) * (1 - self.pipeline),
             pipeline_buffers=self.pipeline_buffers,
@@ -308,7 +374,7 @@ class _Instants(TorchRank):
                     activations=np.maximum(kept, 0) * applies,
                     gathered_parameters=gathered * self.wrapped * compute * applies,
                     communication_buffers=np.where(group == 1, buffers, layer) * applies,
-                    pipeline_buffers=self.receive_buffers * applies,
+                    pipeline_buffers=(self.pipeline_buffers if alone else self.final_buffers) * applies,
                 )
             )
         return moments

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.activation_memory import Tokens
+from costmodel.activation_memory import Tokens, norm_gradients
 from costmodel.frequency import is_wrapped, reduces_every_micro_batch
 from costmodel.in_flight import grid_micro_batches_per_round, runs_breadth_first
-from costmodel.rank_totals import Inputs, RankTotals
+from costmodel.layer_backward import LayerBackward
+from costmodel.rank_totals import Inputs, RankTotals, reshards_chunks
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.placement import ROUND_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules_core import schedule_is
@@ -95,9 +96,17 @@ class TorchRank:
 
     def forming(self, sizes: Sizes) -> Column:
         """Gradients of ``sizes`` as autograd makes them, unless they are added in place to earlier ones."""
+        return sizes.local * self.inputs.bytes_of("compute") * self.fresh
+
+    @cached_property
+    def fresh(self) -> Column:
+        """0 where gradients are added in place to earlier ones."""
         in_place = self.inputs.bytes_of("compute") == self.inputs.bytes_of("reduce")
-        fresh = 1 - self.totals.earlier * (1 - self.reduced_each) * in_place
-        return sizes.local * self.inputs.bytes_of("compute") * fresh
+        return 1 - self.totals.earlier * (1 - self.reduced_each) * in_place
+
+    def formed(self, layer: LayerBackward) -> Column:
+        """Gradients of a layer's weights at the widest point of its backward."""
+        return layer.formed * self.fresh
 
     @cached_property
     def head_side(self) -> Sizes:
@@ -127,10 +136,21 @@ class TorchRank:
         """Equation (9)."""
         norm_keeps_input = self.inputs.model.norm == "layernorm" or self.inputs.bytes_of("compute") >= 4
         totals, count = self.totals, self.grid.num_micro_batches
-        sent = np.where(self.grid.num_model_chunks > 1, (totals.sent - self.neighbours) * count, totals.sent_in_flight)
+        several, alternates = self.grid.num_model_chunks > 1, schedule_is(self.grid, "1f1b")
+        warmup = totals.sent * alternates * (totals.sent_in_flight > 1) * (count > 2 * totals.sent_in_flight - 2)
+        sent = np.where(several, (totals.sent - self.neighbours) * count, totals.sent_in_flight + warmup)
         unfinished = totals.received_in_flight - totals.received_waiting
         gradients = np.maximum((totals.received - self.neighbours) * count - unfinished, 0)
+        gradients = np.where(alternates, np.minimum(gradients, 1), gradients)
         tensors = sent - (totals.received_in_flight if norm_keeps_input else totals.received_kept) + gradients
+        return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
+
+    @cached_property
+    def final_buffers(self) -> Column:
+        """Equation (9) when no micro-batch is in flight any more."""
+        one_message = schedule_is(self.grid, "1f1b")
+        both = self.totals.received + self.totals.sent - 2 * self.neighbours
+        tensors = np.where(one_message, self.totals.received, both * self.grid.num_micro_batches)
         return np.asarray(self.receive_buffers + self.pipeline * tensors * self.boundary)
 
     @cached_property
@@ -143,11 +163,10 @@ class TorchRank:
     def split_working_set(self) -> Column:
         """The widest gradients once those of all outputs are kept: a norm's in float32, or an elementary activation's."""
         model, compute = self.inputs.model, self.inputs.bytes_of("compute")
-        wide = max(4, compute)
-        norm = 4 * wide + (compute if compute < wide else 0)
         tokens = Tokens.of(self.inputs.training, self.grid).between
-        widest = tokens * model.hidden_size * norm if model.norm == "rmsnorm" else self.totals.backward
-        unsplit = self.totals.backward * (self.totals.whole > 0)
+        norm = norm_gradients(model, compute, tokens)
+        widest = norm if model.norm == "rmsnorm" else self.totals.widest.backward
+        unsplit = self.totals.widest.backward * (self.totals.whole > 0)
         return np.maximum(widest, unsplit) + self.inputs.end.probabilities * (self.totals.head_kept > 0)
 
     @cached_property
@@ -157,10 +176,15 @@ class TorchRank:
         return np.asarray((self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept)
 
     def gathered(self, layers: int, resharded: NDArray[np.bool_] | None = None) -> Column:
-        """Equation (6): the root group and some layers where layers are freed, else everything."""
-        last, resharded = self.totals.last, self.reshards if resharded is None else resharded
+        """Equation (6): the root group and one or two layers where layers are freed, else everything.
+
+        Of several chunks under ZeRO 3 those that are whole, and of the one in backward as much, or all if not ``resharded``.
+        """
+        last, begun = self.totals.last, layers - 1 if resharded is None else -1
+        resharded = self.reshards if resharded is None else resharded
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
         elements = np.where(resharded, some, self.totals.gathered)
+        elements = np.where(reshards_chunks(self.grid), self.totals.regathered[begun], elements)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     @cached_property

@@ -5,6 +5,9 @@ Before every operation the schedule gathers the chunks of the next operations, t
     (1) is gathered before its first operation, and again before one if three or more other chunks ran since its last
     (2) is gathered in the first backward if it is one of the first three chunks that run from there on
 
+    (3) with resharding after forward (ZeRO 3) is whole from such a gather, and from its first backward, to its next forward;
+        else the chunk whose backward begins is gathered layer by layer
+
 Without resharding after forward (ZeRO 1 and 2) every time of (1) is an all-gather. With it (ZeRO 3) a chunk is freed after every
 forward anyway; only those of (1) that follow a backward add to the m + 1 gathers of frequency.py.
 
@@ -69,6 +72,31 @@ def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
     return result
 
 
+def gathered_at_peak(
+    grid: Grid, rank: Counts, *, whole: list[Counts], begun: list[Counts], forward: bool = False
+) -> Counts:
+    """Equation (3): the most that a rank has gathered when a backward begins with most micro-batches in flight, n.
+
+    Args:
+        grid: n candidates of ZeRO 3.
+        rank: pipeline rank of every row, n.
+        whole: size of every chunk, n each.
+        begun: size of the part of every chunk with which its backward begins, n each.
+        forward: when a forward ends instead; ``begun`` is what it holds of its chunk then.
+    """
+    result = np.zeros(len(grid), dtype=np.int64)
+    sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+    keys = np.stack([grid.pipeline_schedule, *sizes, rank], axis=1)
+    for key in np.unique(keys, axis=0):
+        schedule, ranks, chunks, micro_batches, one = (int(number) for number in key)
+        rows = np.flatnonzero((keys == key).all(axis=1))
+        few = _enough(SCHEDULES[schedule], ranks, micro_batches)
+        held = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, forward)[one]
+        parts = np.stack([column[rows] for column in (*whole[:chunks], *begun[:chunks])])
+        result[rows] = (held @ parts).max(axis=0)
+    return result
+
+
 def repeated_gathers(
     schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int
 ) -> tuple[Counts, Counts]:
@@ -115,6 +143,45 @@ def _first_chunks(
     gathered = np.zeros(num_chunks, dtype=bool)
     gathered[list(dict.fromkeys(later.tolist()))[:MOST_GATHERED]] = True
     return gathered
+
+
+@lru_cache(maxsize=1024)
+def _held_at_peak(
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, forward: bool
+) -> tuple[Counts, ...]:
+    """Equation (3) of every rank: chunks that are whole, and the one that is begun, at every such instant [q, 2 v].
+
+    Where a backward has ended at another instant, the first one is left out.
+    """
+    found = []
+    for kind, chunk in _orders(schedule, num_ranks, num_chunks, num_micro_batches):
+        flying = np.cumsum(np.where(kind == Kind.FORWARD, 1, -1))
+        of_forwards = (kind == Kind.FORWARD) & (flying == flying.max())
+        of_backwards = (kind == Kind.BACKWARD) & (flying + 1 == flying.max())
+        some = np.flatnonzero(of_forwards if forward else of_backwards)
+        some = some[min(1, len(some) - 1) :]
+        instants = _gathered_before(kind, chunk, num_chunks)[some]
+        if forward:  # freed layer by layer
+            instants[np.arange(len(some)), chunk[some]] = 0
+            instants[np.arange(len(some)), num_chunks + chunk[some]] = 1
+        found.append(np.unique(instants, axis=0))
+    return tuple(found)
+
+
+def _gathered_before(kind: Counts, chunk: Counts, num_chunks: int) -> Counts:
+    """Chunks that are whole before every operation of a rank, and the one that is gathered by it [operations, 2 v]."""
+    active, whole = set[int](), set[int]()
+    flags = np.zeros((len(chunk), 2 * num_chunks), dtype=np.int64)
+    for index, own in enumerate(chunk.tolist()):
+        following = set(list(dict.fromkeys(chunk[index:].tolist()))[:MOST_GATHERED])
+        whole = (whole & following) | (following - active)
+        active = following
+        flags[index, [*whole, *({num_chunks + own} if own not in whole else ())]] = 1
+        if kind[index] == Kind.FORWARD:
+            whole.discard(own)
+        else:
+            whole.add(own)
+    return flags
 
 
 def _orders(

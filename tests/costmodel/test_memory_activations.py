@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_worlds import gpt, make_plan
 from saved_tensors import BATCH, SEQUENCE, grid_of, one_device, run_transformers
+from transformers.activations import ACT2FN
 
-from costmodel.activation_memory import torch_end_bytes, torch_layer_bytes
+from costmodel.activation_memory import ACTIVATION_TENSORS, GRADIENT_TENSORS, torch_end_bytes, torch_layer_bytes
 from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.megatron_activation_memory import megatron_layer_bytes
 from costmodel.models.config_reader import ACTIVATIONS
@@ -20,6 +22,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.schedules import rank_operations
 from costmodel.specs import MemoryAccounting, ModelSpec, TrainingSpec
+from executor.storage import StorageTracker
 
 GIB = 2**30
 
@@ -87,6 +90,19 @@ def test_every_activation_function_keeps_what_it_saves(activation: str) -> None:
     model = build_model(config, name=activation)
     layer = torch_layer_bytes(model, model.layers[0], one_device("torch", "fp32"), grid_of(micro_batch_size=BATCH))
     assert int(layer.kept[0]) == saved["layer 1"]
+
+
+@pytest.mark.parametrize("activation", [*ACTIVATION_TENSORS, "silu", "gelu", "relu2"])
+def test_every_activation_function_needs_its_gradients_between_two_products(activation: str) -> None:
+    """At the widest point of backward, in tensors of its width beyond those that were kept; followed operation by operation."""
+    given = torch.randn(1024, 8, dtype=torch.bfloat16)
+    weights = [torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((8, 1024), (1024, 8))]
+    with StorageTracker(torch.device("cpu")) as tracker:
+        output = ACT2FN[activation](given @ weights[0]) @ weights[1]
+        gradient, kept = torch.ones_like(output), tracker.live_bytes
+        tracker.peak_bytes = kept
+        output.backward(gradient)
+    assert round((tracker.peak_bytes - kept) / (2 * 1024 * 1024), 1) == GRADIENT_TENSORS.get(activation, 1)
 
 
 def published(

@@ -156,18 +156,18 @@ def test_a_grid_answers_as_each_of_its_plans(rows: list[dict[str, int]], name: s
 
 
 @pytest.mark.parametrize(
-    ("schedule", "width", "sizes"),
+    ("schedule", "layers", "sizes"),
     [
-        ("1f1b", 176, {"pipeline_parallel_size": 7, "num_micro_batches": 6}),
-        ("interleaved_1f1b", 500, {"pipeline_parallel_size": 4, "num_micro_batches": 4, "num_model_chunks": 2}),
+        ("1f1b", 23, {"pipeline_parallel_size": 7, "num_micro_batches": 6}),
+        ("interleaved_1f1b", 22, {"pipeline_parallel_size": 4, "num_micro_batches": 4, "num_model_chunks": 2}),
     ],
 )
 def test_the_fullest_rank_may_be_the_first_that_has_finished_a_backward(
-    schedule: PipelineSchedule, width: int, sizes: dict[str, int]
+    schedule: PipelineSchedule, layers: int, sizes: dict[str, int]
 ) -> None:
     """Rank 1 has all micro-batches in flight and no gradients yet, rank 2 one less and the gradients of the first."""
-    model = llama(layers=23, width=width)
-    plan = make_plan(model, sequence=16, pipeline_schedule=schedule, data_parallel_shard_size=2, zero_stage=1, **sizes)
+    model = llama(layers=layers, width=64)
+    plan = make_plan(model, sequence=4, pipeline_schedule=schedule, data_parallel_shard_size=2, zero_stage=1, **sizes)
     stages = plan_memory(plan, TORCH)
     assert max(stages, key=lambda stage: stage.peak_bytes + stage.pooled_bytes).rank == 2
     column = grid_peak_bytes(model, plan.cluster, plan.training, TORCH, Grid.from_plan(plan))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from memory_worlds import llama, make_plan
 
 from costmodel.activation_memory import torch_layer_bytes
 from costmodel.estimate import estimate
+from costmodel.layer_backward import layer_modes, widest_backward
 from costmodel.memory import plan_memory
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import Plan, RecomputeSpec, with_hash
+from costmodel.stage_contents import plan_contents
 
 TORCH = load_runtime("torch")
 NONE, ATTENTION, FULL = RecomputeSpec(), RecomputeSpec(kind="core_attention"), RecomputeSpec(kind="full")
@@ -76,6 +79,18 @@ def test_kept_activations_are_the_sum_over_layers() -> None:
     assert activations((some("full", 2), NONE), 0) == 2 * (2 * whole + kept)
     assert activations((some("core_attention", 1), FULL), 0) == 2 * (attention + 2 * kept)
     assert activations((some("full", 1), NONE), 1) == activations("none", 1)
+
+
+def test_backward_frees_the_layers_behind_the_one_that_it_recomputes() -> None:
+    """Of the most that is needed beside the activations in flight, layer by layer from the last to the first."""
+    plain, whole = plan("none"), RECOMPUTE_KINDS.index("full")
+    layer = torch_layer_bytes(plain.model, plain.model.layers[0], plain.training, Grid.from_plan(plain))
+    needed = {kind: int(layer.working_set(np.array([kind])).needed[0]) for kind in (0, whole)}
+    assert needed[whole] > needed[0]
+    for count in (1, 2):
+        contents = plan_contents(plan((some("full", count), NONE)), 0)
+        found = widest_backward(contents.chunks, layer_modes((layer,), contents.chunks)).needed
+        assert found == max(needed[0], needed[whole] - (3 - count) * int(layer.kept[0]))
 
 
 def test_time_lies_between_its_neighbours_and_the_recompute_term_adds_up() -> None:

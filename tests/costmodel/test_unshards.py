@@ -21,7 +21,7 @@ from costmodel.runtimes.placement import LOOPED_SCHEDULES
 from costmodel.specs import Plan, RuntimeProfile
 from costmodel.step import stage_parameters, step_times
 from costmodel.tables import GATHER
-from costmodel.unshards import _counted, gathered_chunks, repeated_gathers
+from costmodel.unshards import _counted, gathered_at_peak, gathered_chunks, repeated_gathers
 
 BACKWARDS = (_ComputationType.FULL_BACKWARD, _ComputationType.BACKWARD_INPUT)
 PIPELINE: dict[str, Any] = {
@@ -63,6 +63,46 @@ def test_chunks_are_gathered_as_often_as_torch_unshards_them(name, ranks, chunks
         counts, first = torch_gathers(schedule, rank, ranks, chunks)
         assert (ours[rank] + 1).tolist() == counts
         assert set(np.flatnonzero(held[rank])) == first
+
+
+def torch_whole_at_peak(schedule, rank, ranks, whole, begun) -> int:
+    """The most that a rank of ZeRO 3 has gathered at a backward's begin with most in flight, along torch's lowered schedule."""
+    gathered, flying, seen = set[int](), 0, list[tuple[int, int]]()
+    for action in schedule.pipeline_order_with_comms[rank]:
+        chunk, kind = action.stage_index // ranks, action.computation_type
+        if kind == _ComputationType.UNSHARD:
+            gathered.add(chunk)
+        elif kind == _ComputationType.RESHARD:
+            gathered.discard(chunk)
+        elif kind == _ComputationType.FORWARD:
+            gathered.discard(chunk)
+            flying += 1
+        elif kind in BACKWARDS:
+            others = sum(whole[each] for each in gathered)
+            seen.append((flying, others + (0 if chunk in gathered else begun[chunk])))
+            gathered.add(chunk)
+            flying -= 1
+    most = max(count for count, _ in seen)
+    fullest = [size for count, size in seen if count == most]
+    return max(fullest[1:] or fullest)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "micro_batches"), [(2, 2, 2), (2, 2, 8), (2, 3, 4), (4, 2, 16), (2, 4, 8), (3, 5, 9)]
+)
+@pytest.mark.parametrize("name", ["interleaved_1f1b", "looped_bfs"])
+def test_chunks_that_zero_3_left_whole_are_those_that_torch_did_not_free(name, ranks, chunks, micro_batches):
+    grid = Grid.from_plan(make_plan(small_llama(), pipeline_parallel_size=ranks)).take(np.zeros(ranks, dtype=np.int64))
+    grid.pipeline_schedule[:], grid.num_model_chunks[:] = SCHEDULES.index(name), chunks
+    grid.num_micro_batches[:] = micro_batches
+    whole, begun = [100 + 7 * chunk for chunk in range(chunks)], [10 + chunk for chunk in range(chunks)]
+    columns = {key: [np.full(ranks, size) for size in sizes] for key, sizes in (("whole", whole), ("begun", begun))}
+    found, schedule = (
+        gathered_at_peak(grid, np.arange(ranks), **columns),
+        torch_schedule(name, ranks, chunks, micro_batches),
+    )
+    for rank in range(ranks):
+        assert found[rank] == torch_whole_at_peak(schedule, rank, ranks, whole, begun)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [(name, chunks) for name in LOOPED_SCHEDULES for chunks in (2, 3)])

@@ -1,0 +1,87 @@
+"""What the activation models of all runtimes say about one layer and about the head side, in bytes of one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.shard_sizes import Column
+
+
+class Point(NamedTuple):
+    """Bytes at one point of a layer's backward (columns).
+
+    ``gradients``: of activations. ``freed``: of what was kept, no longer. ``formed``: gradients of the layer's weights, in the
+    compute format. ``in_attention``: before it what core-attention recomputation drops is made again.
+    """
+
+    gradients: Column
+    freed: Column | int = 0
+    formed: Column | int = 0
+    in_attention: bool = False
+
+
+class WorkingSet(NamedTuple):
+    """What backward recomputes, its gradients, those of weights that have formed, and what it has freed of the layer."""
+
+    recomputed: Column
+    gradients: Column
+    formed: Column
+    freed: Column
+
+    @property
+    def needed(self) -> Column:
+        """All of it."""
+        return self.recomputed + self.gradients + self.formed - self.freed
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Bytes of one layer and micro-batch (columns).
+
+    ``kept``: for backward when nothing is recomputed. ``attention_internals``: the part of it that core-attention
+    recomputation drops. ``layer_input``: all that full recomputation keeps. ``policy_outputs``: what a per-operation policy
+    keeps. ``points``: backward where it may need most, at the feed-forward, at the attention and at a norm.
+    ``output_gradients``: what a split backward keeps until it has the weights' gradients.
+    """
+
+    kept: Column
+    attention_internals: Column
+    layer_input: Column
+    policy_outputs: Column
+    points: tuple[Point, ...]
+    output_gradients: Column | int = 0
+
+    def kept_under(self, recompute: Column) -> Column:
+        """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
+        return np.choose(
+            recompute, [self.kept, self.kept - self.attention_internals, self.policy_outputs, self.layer_input]
+        )
+
+    def working_set(self, recompute: Column) -> WorkingSet:
+        """Where backward needs most beside what is kept for each recompute kind."""
+        zero, policy, whole = np.zeros_like(self.kept), self.kept - self.policy_outputs, self.kept - self.layer_input
+        sets = []
+        for point in self.points:
+            again = np.choose(recompute, [zero, self.attention_internals * point.in_attention, policy, whole])
+            ended = np.minimum(again, point.freed)
+            sets.append(WorkingSet(again - ended, zero + point.gradients, zero + point.formed, point.freed - ended))
+        widest = np.argmax([each.needed for each in sets], axis=0)
+        return WorkingSet(*(np.choose(widest, columns) for columns in zip(*sets, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class EndBytes:
+    """Bytes per micro-batch on the stage with the head (columns).
+
+    ``kept``: final norm and head input, for backward. ``probabilities``: kept by the loss. ``logits``: what the loss and
+    its backward hold besides, of one micro-batch at a time. ``output_gradients``: what a split backward keeps until it has the
+    weights' gradients, less the ``probabilities`` that have ended by then.
+    """
+
+    kept: Column
+    probabilities: Column
+    logits: Column
+    output_gradients: Column | int = 0
