@@ -31,6 +31,9 @@ def check_folder(path: str | Path, names: Iterable[str], *, force: bool, inputs:
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"output {path} is a file; needed the name of a folder")
+        for folder in (path, *path.parents):
+            if folder.is_symlink() and not folder.exists():
+                raise InputError(f"output {path} cannot be made: {folder} is a link to nothing; needed a folder")
         nearest = next(folder for folder in (path, *path.parents) if folder.exists())
         if not nearest.is_dir():
             raise InputError(f"output {path} cannot be made: {nearest} is a file; needed a folder")

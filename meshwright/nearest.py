@@ -23,8 +23,9 @@ _GIVEN_UP = (
     ("hierarchical_partition_size", "loss_parallel", "sequence_parallel", "num_model_chunks", "pipeline_schedule"),
     ("zero_stage", "data_parallel_replicate_size", "data_parallel_shard_size", "recompute"),
     ("micro_batch_size", "num_micro_batches"),
-    ("pipeline_parallel_size",),
-    ("tensor_parallel_size", "num_devices_used"),
+    ("pipeline_parallel_size", "data_parallel_size"),
+    ("tensor_parallel_size",),
+    ("num_devices_used",),
 )
 _TOP = 10
 

@@ -27,7 +27,10 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="json, yaml; torchrun, megatron, or slurm around one of them; a wrong name lists all."
+            "--to",
+            metavar="TARGET",
+            help="torchrun, megatron, torchtitan, deepspeed, accelerate or transformers; slurm: a job around one; json, yaml: "
+            "the plan file.",
         ),
     ],
     output: Annotated[

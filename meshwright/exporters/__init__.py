@@ -107,6 +107,8 @@ def render_for(
 
 def start_command(exporter: Exporter, main: Path) -> str:
     """The command that starts what a folder holds; ``main`` is its main file."""
+    if not main.is_absolute() and str(main).startswith("-"):
+        main = Path.cwd() / main  # a name that bash would take for an option
     if exporter.name == slurm.NAME:
         return f"cd {quote(str(main.parent))} && sbatch {quote(main.name)}"
     return f"bash {quote(str(main))}"

@@ -143,3 +143,18 @@ def test_precision_in_the_words_of_another_runtime() -> None:
     plan = plan_of()
     assert precision_word(plan, load_runtime("megatron")) == "bf16"
     assert precision_word(plan, load_runtime("torch")) == "bf16"  # other formats, the same kind
+
+
+@pytest.mark.parametrize(
+    ("runtime", "sizes"), [("torch", {"tensor_parallel_size": 2}), ("megatron", {"pipeline_parallel_size": 2})]
+)
+def test_the_nearest_plan_leaves_no_devices_idle(runtime: str, sizes: dict[str, int]) -> None:
+    """Without its tensor or pipeline ranks the data-parallel size grows; half of the devices would be twice as slow."""
+    plan = make_plan(
+        "llama-3-8b", "8xH100-SXM", global_batch_size=64, sequence_length=4096, runtime=runtime,
+        sizes={**sizes, "zero_stage": 1, "micro_batch_size": 1},
+    )  # fmt: skip
+    nearest = nearest_plan(plan, find_exporter("transformers"))
+    assert nearest is not None
+    assert nearest.plan.num_devices_used == 8
+    assert nearest.plan.parallel.data_parallel_size == 8

@@ -131,6 +131,13 @@ def test_places_that_cannot_be_written(target: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"folder|file"):
         export(plan_for(target), target, tmp_path / "a file" if exporter_of(target).suffix is None else tmp_path)
     assert (tmp_path / "a file").read_text() == "mine"
+    (tmp_path / "link").symlink_to("nowhere")
+    for folder in (tmp_path / "link", tmp_path / "link/below"):
+        with pytest.raises(InputError, match=r"link to nothing|does not exist|exists already"):
+            export(
+                plan_for(target), target, folder if exporter_of(target).suffix is None else output_of(target, folder)
+            )
+    assert not (tmp_path / "nowhere").exists()
     with pytest.raises(InputError, match=r"cannot be written|no permission|does not exist"):
         export(plan_for(target), target, output_of(target, Path("/proc/nowhere")))
 

@@ -15,7 +15,7 @@ from sample_documents import sample_plan
 
 from costmodel.specs import InputError, Observation, Plan, Rejection, with_hash
 from meshwright import export, load_plan, make_plan
-from meshwright.exporters import EXPORTERS, find_exporter, reject, render
+from meshwright.exporters import EXPORTERS, find_exporter, reject, render, start_command
 
 
 def test_json_and_yaml_are_plan_files(tmp_path: Path) -> None:
@@ -235,3 +235,13 @@ def test_the_script_trains(tmp_path: Path) -> None:
     assert observation.plan_hash == plan.plan_hash
     assert observation.world_size == 4
     assert len(observation.losses) == 2
+
+
+def test_folders_that_look_like_options_are_started_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bash -n/launch.sh`` would read options."""
+    monkeypatch.chdir(tmp_path)
+    assert start_command(find_exporter("torchrun"), Path("-n/launch.sh")) == f"bash {tmp_path}/-n/launch.sh"
+    assert start_command(find_exporter("slurm"), Path("-n/job.sbatch")) == f"cd {tmp_path}/-n && sbatch job.sbatch"
+    assert start_command(find_exporter("torchrun"), Path("n/launch.sh")) == "bash n/launch.sh"
