@@ -101,6 +101,7 @@ def _draw(rng: random.Random) -> Space | None:
         "zero_stage": rng.choice(["0,1", "0,3" if runtime.name == "torch" else "0,1"]),
         "micro_batch_size": rng.choice(["1", "1,2"]),
         "num_model_chunks": "1,2",
+        "axis_order": "pipeline_outermost,data_outermost",
         "recompute": rng.choice(["none,full", "full", "none", "none,core_attention"]),
     }
     space = declare_space(model, cluster, training, runtime, allow=allow)
@@ -271,7 +272,7 @@ def _compare(
     ]
     plan = build_plan(
         context.model, context.cluster, context.training, context.runtime, one.parallel(0),
-        recompute=modes, layers_per_stage=tuple(stages.layers[row].tolist()),
+        recompute=modes, layers_per_stage=tuple(stages.layers[row].tolist()), axis_order=one.order(0),
     )  # fmt: skip
     single = estimate(plan, context.runtime)
     assert abs(single.step_time_seconds.value / seconds[row] - 1) < _TOLERANCE, (plan.parallel, stages.layers[row])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from costmodel.specs import (
+    DEFAULT_AXIS_ORDER,
+    Axis,
     ClusterSpec,
     ModelSpec,
     ParallelConfig,
@@ -25,6 +27,7 @@ def build_plan(
     *,
     recompute: Recomputation = "none",
     layers_per_stage: tuple[int, ...] | None = None,
+    axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER,
 ) -> Plan:
     """A hashed plan without an estimate; its model has the table that the runtime pads. ``recompute``: see `make_stages`.
 
@@ -46,6 +49,7 @@ def build_plan(
             training=training,
             runtime=RuntimeRef(name=runtime.name, version=runtime.version),
             parallel=parallel,
+            axis_order=axis_order,
             stages=stages,
             num_devices_used=parallel.num_devices,
         )

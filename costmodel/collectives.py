@@ -1,6 +1,6 @@
 """Seconds and bytes of collectives over the levels of a cluster: an alpha-beta model.
 
-A group is ``size`` devices at equal distances of ``stride`` device numbers. Level l joins units of u_l devices
+A group is ``size`` devices at equal distances of ``stride`` device numbers, or runs of such. Level l joins units of u_l devices
 (u_0 = 1: devices, u_1: nodes, ...); g_l members of the group sit in one such unit, and a = active devices of the unit / g_l
 groups do the same at the same time. A ring enters and leaves every unit once per member (NCCL's rings), so
 
@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.compute import Column
 from costmodel.specs import ClusterSpec, LevelSpec
@@ -102,20 +103,30 @@ def network(cluster: ClusterSpec, *, growth: float = 0.0) -> Network:
     return _network(cluster.levels, cluster.device.kind == "cpu", growth)
 
 
-def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Group:
+def group(
+    net: Network,
+    *,
+    size: Column,
+    stride: Column,
+    devices: Column,
+    run: Column | None = None,
+    jump: Column | None = None,
+) -> Group:
     """Groups of ``size`` members, ``stride`` device numbers apart, in jobs of ``devices`` devices; (1), (2), (5), (6).
 
+    With ``run`` and ``jump`` members lie in runs of ``run``, and one run begins ``jump`` device numbers after another.
     A group that does not fit evenly into a unit is priced at its least favourable position.
     """
     if (size == 1).all():
         return _alone(net, size)
-    extent = (size * stride).astype(np.int64)
     rate = np.full(size.shape, np.inf)
     level = np.zeros(size.shape)
     ring, tree = np.zeros(size.shape), np.zeros(size.shape)
     members, exchange = np.ones(size.shape), np.zeros(size.shape)
     for index, unit in enumerate(net.unit[:-1]):
-        inside = np.maximum(1.0, np.gcd(extent, net.unit[index + 1]) // np.maximum(stride, 1.0))
+        inside = _inside(size if run is None else run, stride, net.unit[index + 1])
+        if run is not None and jump is not None:
+            inside = inside * _inside(size / run, jump, net.unit[index + 1])
         inside = size if index == len(net.unit) - 2 else np.minimum(inside, size)
         units = np.maximum(1.0, np.ceil(inside / members))
         concurrent = np.maximum(1.0, np.minimum(unit, devices) / members)
@@ -143,6 +154,11 @@ def group(net: Network, *, size: Column, stride: Column, devices: Column) -> Gro
         level=level,
         gloo=net.gloo,
     )
+
+
+def _inside(count: Column, step: Column, unit: int) -> Column:
+    """Of ``count`` members ``step`` device numbers apart, those in one unit of ``unit`` devices at the least."""
+    return np.asarray(np.maximum(1.0, np.gcd((count * step).astype(np.int64), unit) // np.maximum(step, 1.0)))
 
 
 def _alone(net: Network, size: Column) -> Group:
@@ -199,28 +215,44 @@ def reduce_scatter_bytes(members: Group, total_bytes: Column) -> Column:
     return (2.0 if members.gloo else 1.0) * members.fraction * total_bytes
 
 
-def boundary_seconds(net: Network, *, message_bytes: Column, stride: Column, ranks: int) -> Column:
+def boundary_seconds(
+    net: Network, *, message_bytes: Column, stride: Column, ranks: int, pipelines: Column | None = None
+) -> Column:
     """Time to send ``message_bytes`` from pipeline rank r to r + 1 (the last column: back to rank 0).
 
-    All devices of a rank send at once. Below the level of a crossing, a rank's devices share the unit's ports.
+    All devices of a rank send at once. Below the level of a crossing, a rank's devices share the unit's ports. Where pipelines
+    lie one after another, the slowest counts; a unit's border cuts one of them at most, so they share no ports.
 
     Args:
         net: the network.
         message_bytes: bytes each device sends, a column [n].
         stride: devices per pipeline rank, a column [n].
         ranks: pipeline ranks.
+        pipelines: how many pipelines of ranks x stride devices lie one after another, a column [n]; None is one.
 
     Returns:
         Seconds [n, ranks].
     """
-    sender = np.arange(ranks)[None, :] * stride[:, None]
-    receiver = (np.arange(1, ranks + 1) % ranks)[None, :] * stride[:, None]
-    last = stride[:, None] - 1.0
-    seconds = np.zeros(sender.shape)
+    seconds = np.zeros((len(stride), ranks))
     for index, unit in enumerate(net.unit[:-1]):
-        crosses = (sender // unit != receiver // unit) | ((sender + last) // unit != (receiver + last) // unit)
+        crosses = _crosses(unit, stride, ranks, np.ones(len(stride)) if pipelines is None else pipelines)
         senders = np.minimum(stride, unit)[:, None]
         reached = np.minimum(net.rate[index], net.rate[index] * net.ports[index] / senders) * net.peer[index]
         cost = message_bytes[:, None] / reached + net.latency[index]
         seconds = np.where(crosses, np.maximum(seconds, cost), seconds)
     return seconds
+
+
+def _crosses(unit: int, stride: Column, ranks: int, pipelines: Column) -> NDArray[np.bool_]:
+    """Whether a message from rank r to r + 1 leaves a unit in some pipeline [n, ranks]."""
+    rank = np.arange(ranks)[None, :] * stride[:, None]
+    last = stride[:, None] - 1.0
+    length = ranks * stride
+    # Where pipelines begin within a unit repeats.
+    positions = np.minimum(pipelines, unit // np.gcd(length.astype(np.int64), unit))
+    crosses = np.zeros(rank.shape, dtype=np.bool_)
+    for position in range(int(positions.max())):
+        sender = rank + np.where(position < positions, position * length, 0.0)[:, None]
+        receiver = np.roll(sender, -1, axis=1)
+        crosses |= (sender // unit != receiver // unit) | ((sender + last) // unit != (receiver + last) // unit)
+    return crosses

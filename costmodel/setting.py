@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import Group, Network, group, network
-from costmodel.compute import Roofline, training_roofline
+from costmodel.compute import Column, Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layer_kinds import layers_of_kinds
 from costmodel.layers import MicroBatch
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.grid import DATA_OUTERMOST, RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, stages_of_ranks
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
@@ -54,7 +55,7 @@ class StageContents:
         return np.asarray(self.by_kind.sum(axis=2) + np.maximum(self.embedding, self.head))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """A problem and n candidates that share the pipeline's shape, with what every part of the step needs."""
 
@@ -83,18 +84,45 @@ class Setting:
         """Sum a matrix [n, V] over the chunks of every rank: [n, p]."""
         return np.asarray(virtual[:, self.held.T].sum(axis=1))
 
-    def data_group(self, size: Matrix, *, inside: Matrix | None = None) -> Group:
-        """Groups along a data-parallel axis as [n, 1]; ``inside`` is the product of the axes between it and tensor."""
-        tensor = self.batch.tensor_parallel[:, None]
-        stride = tensor if inside is None else tensor * inside
+    def data_group(self, size: Matrix, *, context: Matrix, inside: Matrix | float = 1.0) -> Group:
+        """Groups along a data-parallel axis as [n, 1].
+
+        ``context``: how many context-parallel neighbours each group holds; ``inside``: product of the axes other than the
+        pipeline between the group's axes and tensor. A pipeline inside lies between those neighbours and the next ones.
+        """
+        stride = self.batch.tensor_parallel[:, None] * inside
         devices = self.grid.num_devices[:, None].astype(np.float64)
-        return group(self.net, size=size, stride=stride, devices=devices)
+        if not self._data_outermost.any():
+            return group(self.net, size=size, stride=stride, devices=devices)
+        outermost = self._data_outermost[:, None]
+        return group(
+            self.net,
+            size=size,
+            stride=stride,
+            devices=devices,
+            run=np.where(outermost, context, size),
+            jump=stride * np.where(outermost, context * self.num_ranks, size),
+        )
 
     def pipeline_group(self) -> Group:
-        """The ends of the longest jump between pipeline ranks: a pair as far apart as the first and the last rank."""
+        """The ends of the longest jump in a pipeline: a pair that lies in one unit where the whole pipeline does."""
         devices = self.grid.num_devices.astype(np.float64)
-        apart = devices / self.num_ranks * max(1, self.num_ranks - 1)
-        return group(self.net, size=np.full(len(self.grid), 2.0), stride=apart, devices=devices)
+        half = self.pipeline_stride * self.num_ranks / 2.0
+        return group(self.net, size=np.full(len(self.grid), 2.0), stride=half, devices=devices)
+
+    @cached_property
+    def _data_outermost(self) -> NDArray[np.bool_]:
+        return np.asarray(self.grid.axis_order == DATA_OUTERMOST)
+
+    @property
+    def num_neighbouring_pipelines(self) -> Column:
+        """Pipelines that lie one after another [n]: all of them if data is outermost, otherwise one, as wide as the job."""
+        return np.where(self._data_outermost, self.grid.data_parallel_size, 1).astype(np.float64)
+
+    @property
+    def pipeline_stride(self) -> Column:
+        """Device numbers from one pipeline rank to the next [n]."""
+        return self.grid.num_devices / (self.num_ranks * self.num_neighbouring_pipelines)
 
 
 def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:

@@ -52,14 +52,16 @@ class ShardingTimes:
 
 
 def data_groups(setting: Setting) -> DataGroups:
-    """The groups of the data-parallel axes in the default axis order pp, dp_replicate, dp_shard, cp, tp."""
+    """The groups of the data-parallel axes; a partition is of neighbours in the shard group."""
     shard = setting.grid.shard_group_size[:, None].astype(np.float64)
     replicate = setting.grid.replica_group_size[:, None].astype(np.float64)
     partition = np.maximum(1.0, setting.grid.hierarchical_partition_size[:, None].astype(np.float64))
+    context = setting.grid.context_parallel_size[:, None].astype(np.float64)
+    sharded = setting.grid.zero_stage[:, None] > 0
     return DataGroups(
-        shard=setting.data_group(shard),
-        replicate=setting.data_group(replicate, inside=shard),
-        partition=setting.data_group(partition),
+        shard=setting.data_group(shard, context=np.where(sharded, context, 1.0)),
+        replicate=setting.data_group(replicate, inside=shard, context=np.where(sharded, 1.0, context)),
+        partition=setting.data_group(partition, context=np.minimum(context, partition)),
     )
 
 

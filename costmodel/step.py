@@ -156,12 +156,12 @@ def _transfer(setting: Setting) -> Matrix:
     batch, tensor = setting.batch, setting.batch.tensor_parallel
     whole = batch.tokens * setting.problem.model.hidden_size * setting.ceiling.element_bytes
     scattered = (batch.sequence_parallel > 0) | (setting.stack.pipeline_scatter_gather > 0)
-    stride = (setting.grid.num_devices // setting.num_ranks).astype(np.float64)
     seconds = boundary_seconds(
         setting.net,
         message_bytes=np.where(scattered, whole / tensor, whole) / setting.stack.message_rate,
-        stride=stride,
+        stride=setting.pipeline_stride,
         ranks=setting.num_ranks,
+        pipelines=setting.num_neighbouring_pipelines,
     )
     gathered = np.where(
         scattered & (batch.sequence_parallel == 0), all_gather_seconds(setting.tensor_group, whole), 0.0

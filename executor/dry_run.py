@@ -27,6 +27,7 @@ from executor.dry_run_rank import DryStep, dry_step
 from executor.failures import describe, load, root_cause, save, to_exception
 from executor.files import read_plan, write_atomically
 from executor.lifetime import die_with_parent
+from executor.mesh import first_rank
 from executor.worker import OBSERVATION_FILE
 
 Task = tuple[int, int]  # pipeline rank, number of micro-batches
@@ -85,13 +86,13 @@ def _run_one(plan: Plan, task: Task, folder: Path, parent: int) -> None:
 
     die_with_parent(signal.SIGKILL, parent)
     torch.set_num_threads(1)
-    rank, count = task
-    per_rank = plan.num_devices_used // plan.parallel.pipeline_parallel_size
+    number, count = task
+    rank = first_rank(plan, number)
     try:
-        step = dry_step(with_micro_batches(plan, count), rank * per_rank)
+        step = dry_step(with_micro_batches(plan, count), rank)
         _result(folder, task).write_bytes(pickle.dumps(step))
     except BaseException as error:
-        save(describe(error, rank * per_rank), folder)
+        save(describe(error, rank), folder)
         os._exit(1)
     # Not a clean end: tearing down fake groups gains nothing.
     os._exit(0)

@@ -61,7 +61,7 @@ def dry_step(plan: Plan, rank: int, *, earlier_steps: int = 0) -> DryStep:
     """
     gloo = plan.cluster.device.kind == "cpu"
     with no_warnings(), fake_cluster(rank=rank, size=plan.num_devices_used, all_to_all=not gloo):
-        probe = Probe(Ledger(), Traffic(axis_sizes(plan.parallel)), gloo=gloo)
+        probe = Probe(Ledger(), Traffic(axis_sizes(plan)), gloo=gloo)
         run = TrainingRun(plan, device=_DEVICE, weights=_NoWeights(), memory=probe)
         with probe:
             for _ in range(earlier_steps):

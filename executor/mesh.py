@@ -1,11 +1,12 @@
 """The grid of processes a plan runs on: one process per device, one mesh axis per kind of parallelism.
 
-Axes run outer to inner: pp, dp_replicate, dp_shard, tp, so tensor-parallel peers are neighbouring ranks (one node) and
-pipeline peers are the farthest apart. Axes of size 1 are kept: the wrappers need them.
+Axes run outer to inner as in the plan: tensor-parallel peers are neighbouring ranks (one node); either pipeline peers are the
+farthest apart or, with data outermost, those that share parameters. Axes of size 1 are kept: the wrappers need them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from costmodel.specs import DEFAULT_AXIS_ORDER, InputError, ParallelConfig, Plan
-
-MESH_AXES = ("pp", "dp_replicate", "dp_shard", "tp")
+from costmodel.specs import InputError, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,23 @@ class Mesh:
         return dist.get_process_group_ranks(self.device_mesh.get_group("pp"))
 
 
-def axis_sizes(parallel: ParallelConfig) -> dict[str, int]:
-    """Size of every mesh axis, outer to inner."""
-    return {
+def axis_sizes(plan: Plan) -> dict[str, int]:
+    """Size of every mesh axis, outer to inner. The executor cuts no sequences, so there is no cp."""
+    parallel = plan.parallel
+    sizes = {
         "pp": parallel.pipeline_parallel_size,
         "dp_replicate": parallel.data_parallel_replicate_size,
         "dp_shard": parallel.data_parallel_shard_size,
         "tp": parallel.tensor_parallel_size,
     }
+    return {axis: sizes[axis] for axis in plan.axis_order if axis in sizes}
+
+
+def first_rank(plan: Plan, pipeline_rank: int) -> int:
+    """The lowest global rank of a pipeline rank."""
+    axes = list(axis_sizes(plan).items())
+    inside = axes[[axis for axis, _ in axes].index("pp") + 1 :]
+    return pipeline_rank * math.prod(size for _, size in inside)
 
 
 def build_mesh(plan: Plan, device: torch.device) -> Mesh:
@@ -61,13 +69,8 @@ def build_mesh(plan: Plan, device: torch.device) -> Mesh:
     A plan for one device needs no process group: one with a single member is made.
 
     Raises:
-        InputError: when the number of processes is not the plan's, or the axis order is not the default.
+        InputError: when the number of processes is not the plan's.
     """
-    if plan.axis_order != DEFAULT_AXIS_ORDER:
-        raise InputError(
-            f"axis_order {', '.join(plan.axis_order)} cannot be run by the executor; "
-            f"needed is {', '.join(DEFAULT_AXIS_ORDER)}"
-        )
     if not dist.is_initialized() and plan.num_devices_used == 1:
         dist.init_process_group(_backend(device), store=HashStore(), rank=0, world_size=1)
     found = dist.get_world_size() if dist.is_initialized() else 1
@@ -76,20 +79,20 @@ def build_mesh(plan: Plan, device: torch.device) -> Mesh:
             f"the plan uses {plan.num_devices_used} devices, one process each, but {found} processes were started; "
             f"start {plan.num_devices_used}"
         )
-    sizes = axis_sizes(plan.parallel)
-    device_mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=MESH_AXES)
+    sizes = axis_sizes(plan)
+    device_mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     coordinates = device_mesh.get_coordinate()
     assert coordinates is not None  # every process of the group is in the mesh
-    return Mesh(device_mesh, sizes, dict(zip(MESH_AXES, coordinates, strict=True)))
+    return Mesh(device_mesh, sizes, dict(zip(sizes, coordinates, strict=True)))
 
 
 def partition_mesh(plan: Plan, mesh: Mesh) -> DeviceMesh:
     """The dp_shard group of this process in 2 dims: (shard / k, k) for hpZ groups of k neighbours. All must call it."""
     size = plan.parallel.hierarchical_partition_size or 1
-    sizes = {**mesh.sizes, "partition": size}
-    sizes["dp_shard"] //= size
-    names = ("pp", "dp_replicate", "dp_shard", "partition", "tp")
-    whole = init_device_mesh(mesh.device_mesh.device_type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    sizes: dict[str, int] = {}
+    for axis, length in mesh.sizes.items():
+        sizes |= {axis: length // size, "partition": size} if axis == "dp_shard" else {axis: length}
+    whole = init_device_mesh(mesh.device_mesh.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return whole["dp_shard", "partition"]
 
 

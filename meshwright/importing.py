@@ -118,6 +118,7 @@ def import_plan(
             sizes=sizes,
             recompute=read.recompute,  # type: ignore[arg-type]  # words, as on the command line
             layers_per_stage=read.layers_per_stage,
+            axis_order=read.axis_order,
             runtime=runtime or read.runtime,
             command=command,
             **training,

@@ -93,6 +93,7 @@ def make_plan(
     sizes: Mapping[str, Any] | None = None,
     recompute: RecomputeKind | RecomputeSpec | Sequence[RecomputeKind | RecomputeSpec] = "none",
     layers_per_stage: tuple[int, ...] | None = None,
+    axis_order: str = "pipeline_outermost",
     runtime: RuntimeProfile | str = "torch",
     precision: str | None = None,
     optimizer: OptimizerSpec | str = "adamw",
@@ -113,6 +114,7 @@ def make_plan(
         recompute: ``none``, ``core_attention``, ``op_policy`` or ``full`` in every stage, or one of them, or a `RecomputeSpec`,
             for each virtual stage; ``full:2`` is the first two layers of a stage.
         layers_per_stage: layers of every virtual stage; None splits evenly.
+        axis_order: ``pipeline_outermost`` or ``data_outermost``: how global ranks count through the mesh (`AXIS_ORDERS`).
         runtime: as in `plan`.
         precision: as in `plan`.
         optimizer: as in `plan`.
@@ -126,7 +128,7 @@ def make_plan(
     """
     from costmodel.build import build_plan
     from meshwright.layout import complete_parallel
-    from planner.axes import parse_layers
+    from planner.axes import parse_layers, parse_order
 
     about = resolve_statement(
         model, cluster, global_batch_size=global_batch_size, sequence_length=sequence_length, runtime=runtime, site=site,
@@ -137,8 +139,9 @@ def make_plan(
     parallel = complete_parallel(stated, cluster=about.cluster, training=about.training, runtime=about.runtime)
     modes = _recomputation(recompute)
     layers = None if layers_per_stage is None else parse_layers(as_word(layers_per_stage))
+    order = parse_order(axis_order)
     with refuse_infinite():
-        made = build_plan(*context, parallel, recompute=modes, layers_per_stage=layers)
+        made = build_plan(*context, parallel, recompute=modes, layers_per_stage=layers, axis_order=order)
         check_rules(made, about.runtime)
     return with_provenance(made, command, about.site)
 

@@ -1,7 +1,7 @@
 """The axes of the declared space: their names, how a person writes a value, and how a grid stores it.
 
-A column code is an int64: sizes as they are, booleans 0 or 1, schedules and recompute kinds as indices
-into `SCHEDULES` and `RECOMPUTE_KINDS`, and 0 for a hierarchical partition that is off.
+A column code is an int64: sizes as they are, booleans 0 or 1, schedules, axis orders and recompute kinds as
+indices into `SCHEDULES`, `AXIS_ORDER_WORDS` and `RECOMPUTE_KINDS`, and 0 for a hierarchical partition that is off.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES
-from costmodel.specs import InputError, ParallelConfig, RecomputeSpec
+from costmodel.specs import AXIS_ORDERS, InputError, ParallelConfig, RecomputeSpec
+from costmodel.specs import Axis as MeshAxis
 from hardware_profiles.errors import show_value
 
 _MAX_SIZE = 10**9
@@ -84,6 +86,7 @@ _ALL: tuple[Axis, ...] = (
     _size("data_parallel_shard_size"),
     _choice("zero_stage", ("0", "1", "2", "3")),
     Axis("hierarchical_partition_size", _parse_partition, lambda code: str(code) if code else "off", 0),
+    _choice("axis_order", AXIS_ORDER_WORDS),
     _size("micro_batch_size"),
     _size("num_micro_batches"),
     _choice("recompute", RECOMPUTE_KINDS),
@@ -133,6 +136,15 @@ def parse_layers(text: str) -> tuple[int, ...]:
             f"layers_per_stage is {show_value(text)}; needed whole numbers of at least 1, one for each stage, such as 10,12,12,10"
         )
     return tuple(map(int, text.split(",")))
+
+
+def parse_order(text: str) -> tuple[MeshAxis, ...]:
+    """The order of mesh axes, outer to inner, that a word names.
+
+    Raises:
+        InputError: when it names none.
+    """
+    return AXIS_ORDERS[AXIS_ORDER_WORDS[AXES["axis_order"].parse(str(text))]]
 
 
 def parse_recompute(text: str) -> RecomputeSpec | tuple[RecomputeSpec, ...]:

@@ -54,7 +54,7 @@ class Candidates:
 
     def summary(self, row: int) -> str:
         """One row in short form."""
-        return summarize_parallel(self.grid.parallel(row), self.grid.recompute_kind(row))
+        return summarize_parallel(self.grid.parallel(row), self.grid.recompute_kind(row), self.grid.order(row))
 
 
 def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = False) -> Column:
@@ -114,6 +114,7 @@ def row_plan(context: RuleContext, grid: Grid, row: int) -> Plan:
         grid.parallel(row),
         recompute=grid.recompute_kind(row),
         layers_per_stage=context.layers_per_stage,
+        axis_order=grid.order(row),
     )
 
 
@@ -132,6 +133,7 @@ def completed_plan(
         grid.parallel(row),
         recompute=kind if whole else modes,
         layers_per_stage=tuple(int(count) for count in layers),
+        axis_order=grid.order(row),
     )
 
 

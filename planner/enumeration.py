@@ -18,6 +18,7 @@ from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
 from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors
 from costmodel.specs import PipelineSchedule
+from planner.axis_orders import order_values
 
 _NONE, _NAIVE = SCHEDULES.index("none"), SCHEDULES.index("naive")
 _LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
@@ -27,7 +28,7 @@ DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f
 MAX_MICRO_BATCH = 64
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
-    "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
+    "axis_order", "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
     "zero_stage", "hierarchical_partition_size", "micro_batch_size", "num_micro_batches",
     "sequence_parallel", "loss_parallel", "recompute",
 )  # fmt: skip
@@ -185,13 +186,15 @@ def _blocks(context: RuleContext, declared: Declared, cell: _Cell) -> list[_Bloc
     kinds = [RECOMPUTE_KINDS.index(kind) for kind in context.runtime.recompute_kinds]
     recompute: list[Option] = [(kind,) for kind in declared.get("recompute", tuple(kinds))]
     data, tensor = _data_options(context, declared, cell), _tensor_options(declared, cell)
+    stated = declared.get("axis_order")
+    orders: list[Option] = [(code,) for code in order_values(context, stated, cell.tensor, cell.pipeline, cell.data)]
     pipeline = _pipeline_options(context, declared, cell)
     blocks = []
     for naive in (False, True):
         chosen = [option for option in pipeline if (option[0] == _NAIVE) == naive]
         batch = _batch_options(context, declared, cell, _NAIVE if naive else _NONE)
         if chosen and data:
-            blocks.append(_Block(cell, (chosen, data, batch, tensor, recompute)))
+            blocks.append(_Block(cell, (orders, chosen, data, batch, tensor, recompute)))
     return blocks
 
 

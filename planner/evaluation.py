@@ -51,6 +51,7 @@ def complexity_columns(grid: Grid) -> list[Index]:
         sum(((size > 1).astype(np.int64) for size in axes), np.zeros(len(grid), dtype=np.int64)),
         grid.zero_stage,
         (grid.hierarchical_partition_size > 0).astype(np.int64),
+        grid.axis_order,
         grid.num_model_chunks,
         grid.pipeline_schedule,
         grid.sequence_parallel,

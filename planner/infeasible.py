@@ -78,7 +78,7 @@ def least_memory(space: Space) -> Least | None:
     needed = device_bytes(context, grid)
     row = int(np.argmin(needed))
     return Least(
-        summarize_parallel(grid.parallel(row), grid.recompute_kind(row)),
+        summarize_parallel(grid.parallel(row), grid.recompute_kind(row), grid.order(row)),
         float(needed[row]),
         bool(needed[row] <= context.usable_bytes),
         int(grid.num_devices[row]),

@@ -11,7 +11,9 @@ import numpy as np
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, RecomputeKind
 from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
-from costmodel.specs import Neighbour, ParallelConfig, PipelineSchedule
+from costmodel.specs import AXIS_ORDERS, DEFAULT_AXIS_ORDER, Neighbour, ParallelConfig, PipelineSchedule
+from costmodel.specs import Axis as MeshAxis
+from planner.axis_orders import orders_differ
 from planner.candidates import device_bytes, gib_apart
 from planner.enumeration import (
     DEFAULT_SCHEDULES,
@@ -34,6 +36,7 @@ class Step:
     value: str
     parallel: ParallelConfig
     recompute: RecomputeKind
+    axis_order: tuple[MeshAxis, ...]
 
 
 def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
@@ -63,11 +66,27 @@ def steps_from(row: int, space: Space, found: Search) -> list[Step]:
         *_switch_moves(parallel),
         *_device_moves(parallel, context, declared),
     ]
-    steps = [Step(axis, value, changed, kind) for axis, value, changed in moves]
+    order = found.candidates.grid.order(row)
+    steps = [Step(axis, value, changed, kind, _settled(order, changed, context)) for axis, value, changed in moves]
     allowed = declared.get("recompute", tuple(map(RECOMPUTE_KINDS.index, context.runtime.recompute_kinds)))
     kinds = [RECOMPUTE_KINDS[code] for code in sorted(allowed)]
-    steps += [Step("recompute", other, parallel, other) for other in _beside(kinds, kind)]
+    steps += [Step("recompute", other, parallel, other, order) for other in _beside(kinds, kind)]
+    steps += [
+        Step("axis_order", word, parallel, kind, AXIS_ORDERS[word])
+        for word in context.runtime.axis_orders
+        if AXIS_ORDERS[word] != order and _differ(parallel, context)
+    ]
     return steps
+
+
+def _differ(parallel: ParallelConfig, context: RuleContext) -> bool:
+    sizes = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.data_parallel_size)
+    return orders_differ(context.cluster, *sizes)
+
+
+def _settled(order: tuple[MeshAxis, ...], parallel: ParallelConfig, context: RuleContext) -> tuple[MeshAxis, ...]:
+    """The order, or the default where it makes no difference: the one that candidates have there."""
+    return order if _differ(parallel, context) else DEFAULT_AXIS_ORDER
 
 
 Move = tuple[str, str, ParallelConfig]
@@ -234,17 +253,22 @@ def _device_moves(parallel: ParallelConfig, context: RuleContext, declared: Decl
 def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neighbour:
     """Evaluate one step, or say which rule or how much memory stands against it."""
     context = space.context
-    grid = Grid.from_parallel(step.parallel, step.recompute)
+    grid = Grid.from_parallel(step.parallel, step.recompute, step.axis_order)
     broken = [outcome for outcome in evaluate(context, grid) if not outcome.mask_ok[0]]
     if broken:
         return Neighbour(axis=step.axis, value=step.value, rejection=broken[0].rejection(0).message)
+    row = _row_of(found.candidates.grid, grid)
+    if row is not None and found.fits[row] and np.isfinite(found.seconds(row)):
+        return _priced(step, found.seconds(row), best_seconds)
     needed, capacity = float(device_bytes(context, grid)[0]), context.usable_bytes
     if needed > capacity:
         wanted, held = gib_apart(needed, capacity)
         text = f"needs {wanted} GiB a device of {held} GiB"
         return Neighbour(axis=step.axis, value=step.value, needed_bytes=int(needed), rejection=text)
-    row = _row_of(found.candidates.grid, grid)
-    seconds = float(exact_seconds(context, grid)[0]) if row is None else found.seconds(row)
+    return _priced(step, float(exact_seconds(context, grid)[0]), best_seconds)
+
+
+def _priced(step: Step, seconds: float, best_seconds: float) -> Neighbour:
     return Neighbour(axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / best_seconds - 1)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from costmodel.runtimes.axis_orders import axis_order_word
 from costmodel.runtimes.grid import RecomputeKind
 from costmodel.runtimes.placement import V_SCHEDULES
-from costmodel.specs import ParallelConfig, Plan
+from costmodel.specs import DEFAULT_AXIS_ORDER, Axis, ParallelConfig, Plan
 
 _LISTED = 8
 """Stages that are listed one by one."""
@@ -15,7 +16,7 @@ def summarize(plan: Plan) -> str:
     """A plan in short form, such as ``tp8 pp16 dp8 (zero1) mb1 m192 1f1b full``."""
     kinds = {stage.recompute.kind for stage in plan.stages}
     kind: RecomputeKind = next(k for k in ("full", "op_policy", "core_attention", "none") if k in kinds)
-    text = summarize_parallel(plan.parallel, kind)
+    text = summarize_parallel(plan.parallel, kind, plan.axis_order)
     modes = [stage.recompute.word for stage in plan.stages]
     if len(set(modes)) > 1 or ":" in modes[0]:
         again = sum(stage.num_recomputed_layers for stage in plan.stages)
@@ -28,7 +29,9 @@ def summarize(plan: Plan) -> str:
     return f"{text} layers {listed}"
 
 
-def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> str:
+def summarize_parallel(
+    parallel: ParallelConfig, recompute: RecomputeKind, axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
+) -> str:
     """The same from the sizes alone; parts at their neutral value are left out."""
     parts = [f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}", _data_parallel(parallel)]
     if parallel.sequence_parallel:
@@ -41,7 +44,10 @@ def summarize_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> st
         parts.append(schedule if schedule in V_SCHEDULES else f"{schedule} v{parallel.num_model_chunks}")
     elif parallel.pipeline_schedule != "none":
         parts.append(parallel.pipeline_schedule)
-    return " ".join([*parts, _RECOMPUTE[recompute]])
+    parts.append(_RECOMPUTE[recompute])
+    if axis_order != DEFAULT_AXIS_ORDER:
+        parts.append(axis_order_word(axis_order).replace("_", "-"))
+    return " ".join(parts)
 
 
 def _data_parallel(parallel: ParallelConfig) -> str:

@@ -13,6 +13,7 @@ from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check
 from costmodel.specs import (
+    AXIS_ORDERS,
     ClusterSpec,
     InputError,
     OptimizerSpec,
@@ -90,6 +91,7 @@ def random_plan(rng: random.Random, runtime: str, models: Sequence[str]) -> Plan
             parallel,
             recompute=_recompute(rng, profile),
             layers_per_stage=_layers(rng, profile, model.num_hidden_layers, stages),
+            axis_order=AXIS_ORDERS[rng.choice(profile.axis_orders)],
         )
     except InputError:
         return None

@@ -11,7 +11,16 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.specs import ContextParallelMethod, ParallelConfig, PipelineSchedule, Plan
+from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS, axis_order_word
+from costmodel.specs import (
+    AXIS_ORDERS,
+    DEFAULT_AXIS_ORDER,
+    Axis,
+    ContextParallelMethod,
+    ParallelConfig,
+    PipelineSchedule,
+    Plan,
+)
 
 IntColumn = NDArray[np.int64]
 RecomputeKind = Literal["none", "core_attention", "op_policy", "full"]
@@ -20,14 +29,15 @@ SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
 FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
+DATA_OUTERMOST = AXIS_ORDER_WORDS.index("data_outermost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """Columns of equal length, int64. Booleans are 0 or 1.
 
-    ``pipeline_schedule``, ``recompute`` and ``context_parallel_method`` hold indices into `SCHEDULES`,
-    `RECOMPUTE_KINDS` and `CONTEXT_PARALLEL_METHODS`; ``hierarchical_partition_size`` is 0 where it is off.
+    ``pipeline_schedule``, ``recompute``, ``context_parallel_method`` and ``axis_order`` hold indices into `SCHEDULES`,
+    `RECOMPUTE_KINDS`, `CONTEXT_PARALLEL_METHODS` and `AXIS_ORDER_WORDS`; ``hierarchical_partition_size`` is 0 where it is off.
     """
 
     tensor_parallel_size: IntColumn
@@ -45,6 +55,7 @@ class Grid:
     recompute: IntColumn
     context_parallel_size: IntColumn
     context_parallel_method: IntColumn
+    axis_order: IntColumn
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_size)
@@ -81,7 +92,7 @@ class Grid:
     def parallel(self, row: int) -> ParallelConfig:
         """Row ``row`` as a spec."""
         value = {field.name: int(getattr(self, field.name)[row]) for field in fields(self)}
-        value.pop("recompute")
+        del value["recompute"], value["axis_order"]
         schedule = SCHEDULES[value.pop("pipeline_schedule")]
         hierarchical = value.pop("hierarchical_partition_size") or None
         method = CONTEXT_PARALLEL_METHODS[value.pop("context_parallel_method")]
@@ -98,21 +109,32 @@ class Grid:
         """The recompute kind of row ``row``."""
         return RECOMPUTE_KINDS[int(self.recompute[row])]
 
+    def order(self, row: int) -> tuple[Axis, ...]:
+        """The mesh axes of row ``row``, outer to inner."""
+        return AXIS_ORDERS[AXIS_ORDER_WORDS[int(self.axis_order[row])]]
+
     @staticmethod
-    def from_parallel(parallel: ParallelConfig, recompute: RecomputeKind) -> Grid:
-        """A grid of one row."""
+    def from_parallel(
+        parallel: ParallelConfig, recompute: RecomputeKind, axis_order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER
+    ) -> Grid:
+        """A grid of one row.
+
+        Raises:
+            InputError: for an axis order that is none of `AXIS_ORDERS`.
+        """
         value = {name: int(getattr(parallel, name) or 0) for name in _PLAIN}
         value["pipeline_schedule"] = SCHEDULES.index(parallel.pipeline_schedule)
         value["recompute"] = RECOMPUTE_KINDS.index(recompute)
         value["context_parallel_method"] = CONTEXT_PARALLEL_METHODS.index(parallel.context_parallel_method)
+        value["axis_order"] = AXIS_ORDER_WORDS.index(axis_order_word(axis_order))
         return Grid(**{name: np.array([number], dtype=np.int64) for name, number in value.items()})
 
     @staticmethod
     def from_plan(plan: Plan) -> Grid:
         """A grid of one row; the recompute column is the strongest kind of any stage."""
         kind = max((stage.recompute.kind for stage in plan.stages), key=RECOMPUTE_KINDS.index)
-        return Grid.from_parallel(plan.parallel, kind)
+        return Grid.from_parallel(plan.parallel, kind, plan.axis_order)
 
 
-_WORDS = {"pipeline_schedule", "recompute", "context_parallel_method"}
+_WORDS = {"pipeline_schedule", "recompute", "context_parallel_method", "axis_order"}
 _PLAIN = tuple(field.name for field in fields(Grid) if field.name not in _WORDS)

@@ -18,7 +18,7 @@ from costmodel.runtimes.rules_plan import check_plan_invariants, check_recompute
 from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, valid_precisions
 from costmodel.runtimes.rules_stages import STAGE_RULES
 from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_sizes
-from costmodel.specs import Plan, Rejection, RuntimeProfile
+from costmodel.specs import AXIS_ORDERS, DEFAULT_AXIS_ORDER, Plan, Rejection, RuntimeProfile
 
 __all__ = [
     "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "device_supports", "divisors", "evaluate", "obeys_rules",
@@ -76,9 +76,10 @@ def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:
     context = RuleContext(
         model=plan.model, cluster=plan.cluster, training=plan.training, runtime=runtime, layers_per_stage=counts
     )
+    order = plan.axis_order if plan.axis_order in AXIS_ORDERS.values() else DEFAULT_AXIS_ORDER
     broken: dict[str, Rejection] = {}
     for kind in sorted({stage.recompute.kind for stage in plan.stages}):
-        for outcome in evaluate(context, Grid.from_parallel(plan.parallel, kind)):
+        for outcome in evaluate(context, Grid.from_parallel(plan.parallel, kind, order)):
             if not outcome.mask_ok[0]:
                 broken.setdefault(outcome.rule.name, outcome.rejection(0))
     return [*broken.values(), *invariants, *recompute]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.runtimes.placement import V_SCHEDULES, place
 from costmodel.runtimes.rules_core import listed
-from costmodel.specs import DEFAULT_AXIS_ORDER, Plan, Rejection, RuntimeProfile
+from costmodel.specs import AXIS_ORDERS, Plan, Rejection, RuntimeProfile
 
 
 def _check_stage_shape(plan: Plan) -> list[Rejection]:
@@ -114,14 +114,15 @@ def _check_devices_used(plan: Plan) -> list[Rejection]:
 
 
 def _check_axis_order(plan: Plan) -> list[Rejection]:
-    """Only the default order of mesh axes is modelled and executed."""
-    if plan.axis_order == DEFAULT_AXIS_ORDER:
+    """Only the named orders of mesh axes are modelled and executed."""
+    if plan.axis_order in AXIS_ORDERS.values():
         return []
+    valid = "; ".join(f"{listed(axes)} ({word})" for word, axes in AXIS_ORDERS.items())
     return [
         Rejection(
             rule="plan_axis_order",
-            message=f"axis_order {listed(plan.axis_order)} is not supported; valid: {listed(DEFAULT_AXIS_ORDER)}",
-            fix=f"set axis_order to {listed(DEFAULT_AXIS_ORDER)}",
+            message=f"axis_order {listed(plan.axis_order)} is not supported; valid: {valid}",
+            fix="set axis_order to one of these, or leave it out",
         )
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.rules_core import BoolColumn, Finding, Rule, RuleContext, everywhere, listed
 from costmodel.specs import DeviceSpec, PrecisionSpec, RuntimeProfile
@@ -241,6 +242,7 @@ RUNTIME_RULES: tuple[Rule, ...] = (
     _runtime_axis("zero_stage", (0, 1, 2, 3), lambda runtime: runtime.zero_stages),
     _runtime_axis("pipeline_schedule", SCHEDULES, lambda runtime: runtime.schedules),
     _runtime_axis("recompute", RECOMPUTE_KINDS, lambda runtime: runtime.recompute_kinds),
+    _runtime_axis("axis_order", AXIS_ORDER_WORDS, lambda runtime: runtime.axis_orders),
     Rule(
         name="runtime_hybrid_shard",
         stated_axes=("data_parallel_replicate_size", "data_parallel_shard_size"),

@@ -29,9 +29,11 @@ from costmodel.specs.observation import (
 )
 from costmodel.specs.parallel import ContextParallelMethod, ParallelConfig, PipelineSchedule, ZeroStage
 from costmodel.specs.plan import (
+    AXIS_ORDERS,
     DEFAULT_AXIS_ORDER,
     SCHEMA_VERSION,
     Axis,
+    AxisOrder,
     OffloadSpec,
     Plan,
     Provenance,
@@ -95,6 +97,7 @@ from hardware_profiles.types import (
 )
 
 __all__ = [
+    "AXIS_ORDERS",
     "BYTES_PER_ELEMENT",
     "DEFAULT_AXIS_ORDER",
     "MAX_GLOBAL_BATCH_SIZE",
@@ -102,6 +105,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "AttentionSpec",
     "Axis",
+    "AxisOrder",
     "AxisValues",
     "Certificate",
     "ClusterSpec",

@@ -20,7 +20,16 @@ from hardware_profiles.types import ClusterSpec
 
 SCHEMA_VERSION = 1
 Axis = Literal["pp", "dp_replicate", "dp_shard", "cp", "tp"]
+AxisOrder = Literal["pipeline_outermost", "data_outermost"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+AXIS_ORDERS: dict[AxisOrder, tuple[Axis, ...]] = {
+    "pipeline_outermost": DEFAULT_AXIS_ORDER,
+    "data_outermost": ("dp_replicate", "dp_shard", "pp", "cp", "tp"),
+}
+"""Word -> mesh axes, outer to inner: how global ranks count through the mesh. Neighbouring ranks differ in the last axis.
+
+``data_outermost`` keeps every pipeline on neighbouring devices, so that gradients cross the slow links and its messages do not.
+"""
 
 
 class RecomputeSpec(Spec):
@@ -101,7 +110,8 @@ class Provenance(Spec):
 class Plan(Spec):
     """A parallel plan, complete and self-contained.
 
-    ``site``: the corrections its estimate is made with; like the estimate no part of its identity.
+    ``axis_order``: one of `AXIS_ORDERS`. ``site``: the corrections its estimate is made with; like the estimate no part of its
+    identity.
     """
 
     schema_version: Literal[1] = 1

@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model
 from costmodel.specs.estimate import Evidence
 from costmodel.specs.memory_accounting import MemoryAccounting, StageCosts
 from costmodel.specs.parallel import ContextParallelMethod, PipelineSchedule, ZeroStage
+from costmodel.specs.plan import AxisOrder
 from costmodel.specs.training import PrecisionSpec
 from hardware_profiles.spec import Spec
 
@@ -77,7 +78,8 @@ class RuntimeProfile(Spec):
     those that refuse fewer micro-batches than pipeline stages (dualpipe_v: than virtual stages). ``split_backward_zero_stages``:
     the stages of ZeRO under which schedules that split the backward compute the right gradients.
     ``context_parallel_methods``: how it cuts
-    sequences, none when it does not. ``vocabulary_multiple``: rows of the embedding
+    sequences, none when it does not. ``axis_orders``: in which orders of mesh axes it numbers its processes.
+    ``vocabulary_multiple``: rows of the embedding
     table are a multiple of it for every tensor-parallel rank; None: as many as the vocabulary. ``tied_pipelines``: whether a
     head may share its table with an embedding on another pipeline stage. ``chunked_loss``: whether head and loss may go chunk by
     chunk over the sequence (``TrainingSpec.loss_chunks``). ``memory_model``: whose way to hold activations,
@@ -135,6 +137,7 @@ class RuntimeProfile(Spec):
     full_pipeline_schedules: tuple[PipelineSchedule, ...] = ()
     split_backward_zero_stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     context_parallel_methods: tuple[ContextParallelMethod, ...] = ()
+    axis_orders: tuple[AxisOrder, ...] = ("pipeline_outermost",)
     tied_pipelines: bool = True
     chunked_loss: bool = False
     vocabulary_multiple: PositiveInt | None = None

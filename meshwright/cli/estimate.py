@@ -80,6 +80,7 @@ def estimate(
     num_micro_batches: options.NumMicroBatches = None,
     recompute: options.Recompute = "none",
     layers_per_stage: options.LayersPerStage = None,
+    axis_order: options.AxisOrder = "pipeline_outermost",
     ignore_memory: options.IgnoreMemory = False,
     accept_edits: Annotated[
         bool, typer.Option("--accept-edits", help="Take a plan file that was edited by hand and give it a new hash.")
@@ -167,6 +168,7 @@ def _stated_plan(values: dict[str, Any], stated: list[str], *, command: str) -> 
         sizes={name: values[name] for name in options.SIZE_NAMES},
         recompute=values["recompute"],
         layers_per_stage=None if layers is None else parse_layers(layers),
+        axis_order=values["axis_order"],
         runtime=values["runtime"],
         precision=values["precision"],
         optimizer=values["optimizer"],

@@ -136,6 +136,7 @@ Recompute = Annotated[
     ),
 ]
 LayersPerStage = Annotated[str | None, text("--layers-per-stage", "Uneven pipeline stages.", metavar="10,12,...")]
+AxisOrder = Annotated[str, text("--axis-order", "Which ranks are neighbours: data_outermost keeps pipelines together.")]
 SIZE_NAMES = (
     "tensor_parallel_size", "sequence_parallel", "loss_parallel", "pipeline_parallel_size", "pipeline_schedule",
     "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage",

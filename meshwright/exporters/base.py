@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from costmodel.specs import ParallelConfig, Plan, Rejection
+from costmodel.runtimes.axis_orders import axis_order_word
+from costmodel.specs import AxisOrder, ParallelConfig, Plan, Rejection
 from meshwright.exporters.imported import Imported
 
 ALL_FIELDS = frozenset(ParallelConfig.model_fields)
@@ -51,7 +52,8 @@ class Exporter:
 
     ``target``: what is written, in words. ``tested_versions``: of the target, the default first. ``fields``: the fields of
     `ParallelConfig` that it can express; a plan that sets another one away from its default is rejected. ``runtimes``: the
-    runtimes whose plans it can express, its own first; None for all. ``suffix``: of the one file that is written, None when
+    runtimes whose plans it can express, its own first; None for all. ``axis_orders``: those that it can express.
+    ``suffix``: of the one file that is written, None when
     it is a folder. ``main``: the main file of that folder; a launcher's is `MAIN_SCRIPT`, which is started once on every
     node and obeys NNODES, NODE_RANK and RDZV_ENDPOINT. ``render`` gives the files as name -> text, the main one first.
     ``reject``: further reasons of the target's own. ``losses``: what it holds otherwise. ``recognises``: whether files are
@@ -63,6 +65,7 @@ class Exporter:
     tested_versions: tuple[str, ...]
     fields: frozenset[str]
     runtimes: tuple[str, ...] | None
+    axis_orders: tuple[AxisOrder, ...] = ("pipeline_outermost",)
     render: Callable[[Job], dict[str, str]]
     suffix: str | None = None
     main: str = MAIN_SCRIPT
@@ -97,6 +100,14 @@ def reject(exporter: Exporter, plan: Plan) -> Rejection | None:
                 numbers={name: str(value)},
                 fix=f"plan with --fix {name}={getattr(defaults, name)}, or export to another target",
             )
+    if (order := axis_order_word(plan.axis_order)) not in exporter.axis_orders:
+        valid = ", ".join(exporter.axis_orders)
+        return Rejection(
+            rule=f"export_{exporter.name}_axis_order",
+            message=f"--to {exporter.name} cannot express axis_order {order}; valid: {valid}",
+            numbers={"axis_order": order},
+            fix=f"plan with --fix axis_order={exporter.axis_orders[0]}, or export to another target",
+        )
     return exporter.reject(plan) if exporter.reject else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.specs import InputError, OptimizerSpec
+from costmodel.specs import AxisOrder, InputError, OptimizerSpec
 from hardware_profiles.errors import dotted, explain_problem
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
@@ -71,6 +71,7 @@ class Imported:
     training: dict[str, Any] = field(default_factory=dict)
     recompute: str = "none"
     layers_per_stage: tuple[int, ...] | None = None
+    axis_order: AxisOrder = "pipeline_outermost"
     num_devices: int | None = None
     model: tuple[ModelFact, ...] = ()
     warnings: tuple[str, ...] = ()

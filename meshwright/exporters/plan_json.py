@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.specs import SCHEMA_VERSION
+from costmodel.specs import AXIS_ORDERS, SCHEMA_VERSION
 from meshwright.exporters.base import ALL_FIELDS, Exporter, Job
 from meshwright.files import dump_document
 
@@ -17,6 +17,7 @@ JSON = Exporter(
     tested_versions=(f"schema {SCHEMA_VERSION}",),
     fields=ALL_FIELDS,
     runtimes=None,
+    axis_orders=tuple(AXIS_ORDERS),
     suffix=".json",
     render=_render,
 )

@@ -6,7 +6,7 @@ on to every process.
 
 from __future__ import annotations
 
-from costmodel.specs import Plan, Rejection
+from costmodel.specs import AXIS_ORDERS, Plan, Rejection
 from executor.checks import find_lack
 from meshwright.exporters.base import ALL_FIELDS, MAIN_SCRIPT, Exporter, Job
 from meshwright.exporters.environment import environment
@@ -80,6 +80,7 @@ TORCHRUN = Exporter(
     tested_versions=(f"torch {TESTED_TORCH}",),
     fields=ALL_FIELDS,
     runtimes=("torch",),
+    axis_orders=tuple(AXIS_ORDERS),
     main=MAIN_SCRIPT,
     render=_render,
     reject=_reject,

@@ -112,6 +112,7 @@ def candidates(draw: st.DrawFn) -> dict[str, int]:
         recompute=draw(st.sampled_from(range(len(RECOMPUTE_KINDS)))),
         context_parallel_size=context,
         context_parallel_method=draw(st.sampled_from([1, 2, 3])) if context > 1 else 0,
+        axis_order=0,
     )
 
 
@@ -197,6 +198,7 @@ def test_ten_thousand_candidates_are_priced_at_once() -> None:
         recompute=choose(0, 1, 2),
         context_parallel_size=choose(1, 2),
         context_parallel_method=choose(0, 1, 2, 3),
+        axis_order=choose(0, 1),
     )
     training = TrainingSpec(global_batch_size=64, sequence_length=4096, precision=TORCH.precisions["bf16"])
     model = load_model("llama-3-70b")

@@ -9,6 +9,7 @@ import pytest
 from rule_worlds import GOOD, broken, make_context
 
 from costmodel.build import build_plan
+from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS
 from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import (
@@ -245,6 +246,7 @@ def test_masks_of_many_rows_equal_the_checks_of_each_row() -> None:
         "recompute": rng.integers(0, len(RECOMPUTE_KINDS), size),
         "context_parallel_size": rng.choice([1, 2, 4], size),
         "context_parallel_method": rng.integers(0, len(CONTEXT_PARALLEL_METHODS), size),
+        "axis_order": rng.integers(0, len(AXIS_ORDER_WORDS), size),
     }
     grid = Grid(**{name: np.asarray(column, dtype=np.int64) for name, column in columns.items()})
     outcomes = evaluate(context, grid)

@@ -238,6 +238,7 @@ def test_bounds_of_a_large_grid_are_tight():
             "recompute": recompute,
             "context_parallel_size": 1,
             "context_parallel_method": 0,
+            "axis_order": 0,
         }
         for name, value in row.items():
             columns[name].append(value)

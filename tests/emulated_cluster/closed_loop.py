@@ -22,7 +22,7 @@ import numpy as np
 from emulation import Node
 
 import meshwright
-from costmodel.specs import ClusterSpec, Plan
+from costmodel.specs import DEFAULT_AXIS_ORDER, ClusterSpec, Plan
 from planner.candidates import row_plan, sift
 from planner.space import declare_space
 
@@ -161,4 +161,5 @@ def plan_name(plan: Plan) -> str:
         words.append(f"ZeRO-{sizes.zero_stage} over {sizes.data_parallel_shard_size}")
     if sizes.data_parallel_replicate_size > 1:
         words.append(f"DP{sizes.data_parallel_replicate_size}")
-    return f"{' x '.join(words)}, {sizes.num_micro_batches} x {sizes.micro_batch_size}"
+    order = "" if plan.axis_order == DEFAULT_AXIS_ORDER else ", data outermost"
+    return f"{' x '.join(words)}, {sizes.num_micro_batches} x {sizes.micro_batch_size}{order}"

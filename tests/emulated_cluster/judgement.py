@@ -80,30 +80,40 @@ def wire_bytes(plan: Plan) -> tuple[float, float]:
 
 
 def _messages(plan: Plan) -> tuple[int, int]:
-    """Messages that leave each node in one step, equation (2)."""
-    sizes = plan.parallel
-    ranks, stride = sizes.pipeline_parallel_size, plan.num_devices_used // sizes.pipeline_parallel_size
+    """Messages that leave each node in one step, equation (2), of all pipelines."""
+    ranks, stride, local = plan.parallel.pipeline_parallel_size, _stride(plan, "pp"), plan.num_devices_used // 2
     counts = [0, 0]
-    for stage in range(ranks * sizes.num_model_chunks - 1):
-        sender, receiver = (rank % ranks * stride * 2 // plan.num_devices_used for rank in (stage, stage + 1))
-        if sender != receiver:
-            counts[sender] += 1  # forward
-            counts[receiver] += 1  # the gradient, back
-    return counts[0] * stride * sizes.num_micro_batches, counts[1] * stride * sizes.num_micro_batches
+    for first in (rank for rank in range(plan.num_devices_used) if rank // stride % ranks == 0):
+        for stage in range(ranks * plan.parallel.num_model_chunks - 1):
+            sender, receiver = ((first + rank % ranks * stride) // local for rank in (stage, stage + 1))
+            if sender != receiver:
+                counts[sender] += 1  # forward
+                counts[receiver] += 1  # the gradient, back
+    return counts[0] * plan.parallel.num_micro_batches, counts[1] * plan.parallel.num_micro_batches
 
 
-def _rings_that_leave(plan: Plan, axis: str) -> int:
-    """Rings of an axis with members on both nodes; ranks count pp, dp_replicate, dp_shard, tp from outer to inner, and
-    ``world`` is one ring of them all.
-    """
+def _sizes(plan: Plan) -> dict[str, int]:
+    """Sizes of the mesh axes, outer to inner."""
     sizes = {
-        "world": plan.num_devices_used if axis == "world" else 1,
         "pp": plan.parallel.pipeline_parallel_size,
         "dp_replicate": plan.parallel.data_parallel_replicate_size,
         "dp_shard": plan.parallel.data_parallel_shard_size,
+        "cp": 1,
         "tp": plan.parallel.tensor_parallel_size,
     }
-    names, size, local = list(sizes), sizes[axis], plan.num_devices_used // 2
-    stride = 1 if axis == "world" else math.prod(sizes[inner] for inner in names[names.index(axis) + 1 :])
+    return {axis: sizes[axis] for axis in plan.axis_order}
+
+
+def _stride(plan: Plan, axis: str) -> int:
+    """Global ranks from one place on an axis to the next."""
+    sizes = _sizes(plan)
+    names = list(sizes)
+    return math.prod(sizes[inner] for inner in names[names.index(axis) + 1 :])
+
+
+def _rings_that_leave(plan: Plan, axis: str) -> int:
+    """Rings of an axis with members on both nodes; ``world`` is one ring of all ranks."""
+    size, stride = (plan.num_devices_used, 1) if axis == "world" else (_sizes(plan)[axis], _stride(plan, axis))
+    local = plan.num_devices_used // 2
     starts = {rank - stride * (rank // stride % size) for rank in range(plan.num_devices_used)}
     return sum(len({(start + stride * step) // local for step in range(size)}) > 1 for start in starts)

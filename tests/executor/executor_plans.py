@@ -12,6 +12,8 @@ from costmodel.build import build_plan
 from costmodel.models.loader import load_model
 from costmodel.runtimes.loader import load_runtime
 from costmodel.specs import (
+    AXIS_ORDERS,
+    AxisOrder,
     ClusterSpec,
     DeviceSpec,
     GemmCurve,
@@ -192,6 +194,7 @@ def make_plan(
     layers_per_stage: tuple[int, ...] | None = None,
     attention: Any = "fused",
     changes: Mapping[str, Any] | None = None,
+    axis_order: AxisOrder = "pipeline_outermost",
     **sizes: Any,
 ) -> Plan:
     """A plan of runtime torch; ``sizes`` are `ParallelConfig` fields, micro batches fill up the batch."""
@@ -214,6 +217,7 @@ def make_plan(
         config,
         recompute=recompute,
         layers_per_stage=layers_per_stage,
+        axis_order=AXIS_ORDERS[axis_order],
     )
 
 

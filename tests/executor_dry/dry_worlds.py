@@ -9,8 +9,9 @@ from typing import Any
 from costmodel.build import build_plan
 from costmodel.models.loader import build_model
 from costmodel.runtimes.loader import load_runtime
-from costmodel.specs import ParallelConfig, Plan, TrainingSpec
+from costmodel.specs import AXIS_ORDERS, AxisOrder, ParallelConfig, Plan, TrainingSpec
 from executor.dry_run_rank import DryStep, dry_step
+from executor.mesh import first_rank
 from hardware_profiles.loader import load_cluster
 
 LLAMA: dict[str, Any] = {
@@ -77,6 +78,7 @@ def make_plan(
     precision: str = "bf16",
     attention: Any = "fused",
     layers_per_stage: tuple[int, ...] | None = None,
+    axis_order: AxisOrder = "pipeline_outermost",
     **sizes: Any,
 ) -> Plan:
     """A plan of runtime torch for H100s."""
@@ -95,12 +97,13 @@ def make_plan(
         parallel,
         recompute=recompute,
         layers_per_stage=layers_per_stage,
+        axis_order=AXIS_ORDERS[axis_order],
     )
 
 
 def dry(plan: Plan, pipeline_rank: int = 0, *, earlier_steps: int = 0) -> DryStep:
     """`dry_step` in a forked process: DTensor keeps what it learns about a mesh for the life of one."""
-    rank = pipeline_rank * (plan.num_devices_used // plan.parallel.pipeline_parallel_size)
+    rank = first_rank(plan, pipeline_rank)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, plan, rank, earlier_steps))

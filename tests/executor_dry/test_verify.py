@@ -140,3 +140,13 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path / "plan.json"), "--memory-tolerance", "2"]) == 2
     assert main(["verify", str(tmp_path / "plan.json"), "-o", str(tmp_path / "plan.json"), "--force"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_same_agrees_with_data_outermost() -> None:
+    """Groups of ranks are told apart by the plan's own order, on stage 1 from the rank where it begins."""
+    plan = make_plan(**{**SEQUENCE, **PIPELINE, **zero(2), "num_micro_batches": 4, "axis_order": "data_outermost"})
+    seen, comparison = verify(plan)
+    assert [rank.rank for rank in seen.pipeline_ranks] == [0, 1]
+    for rank in seen.pipeline_ranks:
+        assert {entry.axis for entry in rank.communication} == {"pp", "dp_shard", "tp", "world"}
+    assert [field.name for field in comparison.fields if not field.passed] == []

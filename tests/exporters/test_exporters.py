@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 from sample_documents import sample_plan
+from sample_plans import plan_for
 
-from costmodel.specs import InputError, Observation, Plan, Rejection, with_hash
+from costmodel.specs import AXIS_ORDERS, InputError, Observation, Plan, Rejection, with_hash
 from meshwright import export, load_plan, make_plan
 from meshwright.exporters import EXPORTERS, find_exporter, reject, render, start_command
 
@@ -42,6 +43,19 @@ def test_a_field_that_a_target_cannot_express_is_a_rejection() -> None:
     assert rejection.message == "--to narrow cannot express zero_stage 1"
     assert "--fix zero_stage=0" in rejection.fix
     assert reject(less, sample_plan(zero_stage=0)) is None
+
+
+def test_an_order_that_a_target_cannot_express_is_a_rejection() -> None:
+    for target, can in (("json", True), ("yaml", True), ("torchrun", True), ("megatron", True), ("torchtitan", False)):
+        plan = plan_for(target).model_copy(update={"axis_order": AXIS_ORDERS["data_outermost"]})
+        rejection = reject(EXPORTERS[target], plan)
+        assert (rejection is None) == can
+        if rejection is not None:
+            assert (
+                rejection.message
+                == "--to torchtitan cannot express axis_order data_outermost; valid: pipeline_outermost"
+            )
+            assert "--fix axis_order=pipeline_outermost" in rejection.fix
 
 
 def test_a_megatron_plan_is_not_for_torchrun(tmp_path: Path) -> None:

@@ -171,6 +171,28 @@ def test_gradients_in_bf16() -> None:
     assert "counted and reduced in fp32" in " ".join(config("--grad-reduce-in-bf16", "--fp8-format", "hybrid").warnings)
 
 
+def test_data_outermost_is_megatron_s_other_mapping() -> None:
+    """Its order of ranks is tp-cp-ep-dp-pp, innermost first, and tp-cp-ep-pp-dp with the argument."""
+    model, cluster = "llama-3-8b", "2x8xH100-SXM"
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 4, "zero_stage": 1}
+    for order, written in (("pipeline_outermost", False), ("data_outermost", True)):
+        plan = make_plan(
+            model,
+            cluster,
+            global_batch_size=64,
+            sequence_length=4096,
+            runtime="megatron",
+            sizes=sizes,
+            axis_order=order,
+        )
+        script = script_of(plan)
+        assert ("--use-tp-pp-dp-mapping" in arguments_of(script)) == written
+        found = read({"launch.sh": script})
+        assert found.axis_order == order
+        assert "--use-tp-pp-dp-mapping" not in found.ignored
+        assert import_plan(found, model, cluster).axis_order == plan.axis_order
+
+
 def test_sharding_over_nobody_is_none() -> None:
     assert config("--use-distributed-optimizer", launcher="torchrun --nproc-per-node 8").sizes["zero_stage"] == 0
 

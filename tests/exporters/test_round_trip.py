@@ -12,7 +12,7 @@ from real_plans import real_plans
 from sample_plans import neutral
 
 from costmodel.runtimes.rules import check
-from costmodel.specs import Plan, Rejection
+from costmodel.specs import AXIS_ORDERS, Plan, Rejection
 from meshwright.exporters import EXPORTERS, READERS, losses_of, reject, render
 from meshwright.importing import import_plan
 
@@ -72,6 +72,7 @@ def test_what_a_target_cannot_express_is_refused_or_warned_of(target: str) -> No
         "training.optimizer.betas": _optimizer(plan, betas=(0.5, 0.5)),
         "training.optimizer.epsilon": _optimizer(plan, epsilon=0.5),
         "training.optimizer.max_grad_norm": _optimizer(plan, max_grad_norm=None),
+        "axis_order": {"axis_order": AXIS_ORDERS["data_outermost"]},
         "parallel.hierarchical_partition_size": {
             "parallel": plan.parallel.model_copy(update={"hierarchical_partition_size": 2})
         },

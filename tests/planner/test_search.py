@@ -75,6 +75,7 @@ def all_plans(space: Space) -> list[Plan]:
             grid.parallel(row),
             recompute=grid.recompute_kind(row),
             layers_per_stage=context.layers_per_stage,
+            axis_order=grid.order(row),
         )
         plans.append(plan.model_copy(update={"estimate": estimate(plan, context.runtime)}))
     return plans

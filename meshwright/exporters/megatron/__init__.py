@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.specs import AXIS_ORDERS
 from meshwright.exporters.base import Exporter
 from meshwright.exporters.megatron.names import VERSION
 from meshwright.exporters.megatron.read import read, recognises
@@ -29,6 +30,7 @@ MEGATRON = Exporter(
         }
     ),
     runtimes=("megatron",),
+    axis_orders=tuple(AXIS_ORDERS),
     render=render,
     reject=reject,
     recognises=recognises,

@@ -18,6 +18,7 @@ LAYERS_PER_CHUNK, NUM_CHUNKS = "--num-layers-per-virtual-pipeline-stage", "--num
 LAYOUT = "--pipeline-model-parallel-layout"
 FIRST_LAYERS, LAST_LAYERS = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNT_EMBEDDING, COUNT_LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
+DATA_OUTERMOST = "--use-tp-pp-dp-mapping"
 DISTRIBUTED_OPTIMIZER = "--use-distributed-optimizer"
 MICRO_BATCH, GLOBAL_BATCH, SEQUENCE = "--micro-batch-size", "--global-batch-size", "--seq-length"
 RECOMPUTE, RECOMPUTE_METHOD, RECOMPUTE_LAYERS = (
@@ -42,6 +43,7 @@ FIELDS = {
     "sequence_length": SEQUENCE,
     "recompute": RECOMPUTE,
     "layers_per_stage": LAYOUT,
+    "axis_order": DATA_OUTERMOST,
     "num_devices": "--nproc-per-node x --nnodes",
 }
 CONTEXT_METHODS = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}

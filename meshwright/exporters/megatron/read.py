@@ -59,6 +59,7 @@ def read(files: Files) -> Imported:
         training=_training(values, sizes, num_devices),
         recompute=recompute,
         layers_per_stage=stages.layers,
+        axis_order="data_outermost" if names.DATA_OUTERMOST in values else "pipeline_outermost",
         num_devices=num_devices,
         model=model_facts(values),
         warnings=(*several, *warnings, *_warnings(values)),

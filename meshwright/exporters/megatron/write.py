@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.runtimes.loader import load_runtime
-from costmodel.specs import Plan, Rejection
+from costmodel.specs import AXIS_ORDERS, Plan, Rejection
 from meshwright.exporters.base import Job
 from meshwright.exporters.environment import environment
 from meshwright.exporters.megatron import names
@@ -92,6 +92,8 @@ def layout_arguments(plan: Plan) -> list[list[str]]:
     lines.append([names.CONTEXT, str(parallel.context_parallel_size)])
     if parallel.context_parallel_method is not None:
         lines.append([names.CONTEXT_METHOD, names.CONTEXT_METHODS[parallel.context_parallel_method]])
+    if plan.axis_order == AXIS_ORDERS["data_outermost"]:
+        lines.append([names.DATA_OUTERMOST])
     if parallel.zero_stage:
         lines.append([names.DISTRIBUTED_OPTIMIZER, "--overlap-param-gather"])
     lines.append(["--overlap-grad-reduce"])
