@@ -16,6 +16,7 @@ from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import RULES, check
 from costmodel.specs import InputError, ModelSpec, OptimizerSpec, Plan, PrecisionSpec, RecomputeSpec, RuntimeProfile
 from costmodel.specs.parallel import ZeroStage
+from costmodel.specs.plan import AXIS_ORDERS
 from executor.checks import check_runnable, find_lack
 from hardware_profiles.types import DeviceKind
 
@@ -104,6 +105,7 @@ BEYOND_REACH: Mapping[str, Callable[[RuntimeProfile], bool]] = {
     "runtime_optimizer": lambda torch: set(_choices(OptimizerSpec, "name")) <= set(torch.optimizers),
     "runtime_zero_stage": lambda torch: set(get_args(ZeroStage)) <= set(torch.zero_stages),
     "runtime_pipeline_schedule": lambda torch: set(SCHEDULES) <= set(torch.schedules),
+    "runtime_axis_order": lambda torch: set(AXIS_ORDERS) <= set(torch.axis_orders),
     "runtime_hybrid_shard": lambda torch: torch.hybrid_shard,
     "runtime_hierarchical_partition": lambda torch: torch.hierarchical_partition,
     "runtime_tied_pipeline": lambda torch: torch.tied_pipelines,
