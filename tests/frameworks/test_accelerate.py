@@ -66,7 +66,7 @@ SILENT: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"distributed_type": "DEEPSPEED", "fsdp_config": {}, "deepspeed_config": {"zero_stage": 3, "zero_stages": 3}},
-        "deepspeed_config.zero_stages",
+        "deepspeed_config 'zero_stages'",
     ),
 )
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (({"mixed_precison": "bf16"}, "mixed_precison.*mixed_precision"),)

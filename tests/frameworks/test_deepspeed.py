@@ -51,7 +51,7 @@ SILENT: tuple[tuple[dict[str, Any], str], ...] = (
 )
 # Configs that DeepSpeed refuses, and we too.
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"zero_optimization": {"stage": 3, "offload_parameters": {}}}, "zero_optimization.offload_parameters"),
+    ({"zero_optimization": {"stage": 3, "offload_parameters": {}}}, "zero_optimization 'offload_parameters'"),
     ({"fp16": {"enabled": True}}, "fp16 are both enabled|bf16 and fp16"),
     ({"train_batch_size": 23}, "train_batch_size 23"),
     ({"zero_optimization": {"stage": 4}}, "stage is 4"),

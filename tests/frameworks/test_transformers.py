@@ -37,8 +37,8 @@ REAL: tuple[tuple[str, str, str, int, int, dict[str, Any], str], ...] = (
 )  # fmt: skip
 ARGUMENTS: dict[str, Any] = {"output_dir": "out", "per_device_train_batch_size": 1, "bf16": True}
 SILENT: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"fsdp": True, "fsdp_config": {"reshard_after_foward": False}}, "fsdp_config.reshard_after_foward"),
-    ({"fsdp": True, "fsdp_config": {"offload_params": True}}, "fsdp_config.offload_params"),
+    ({"fsdp": True, "fsdp_config": {"reshard_after_foward": False}}, "fsdp_config 'reshard_after_foward'"),
+    ({"fsdp": True, "fsdp_config": {"offload_params": True}}, "fsdp_config 'offload_params'"),
     ({"fsdp_config": {"version": 2}}, "fsdp_config is set, but fsdp is not"),
 )
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
