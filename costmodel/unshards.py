@@ -86,12 +86,10 @@ def gathered_at_peak(
     """
     result = np.zeros(len(grid), dtype=np.int64)
     sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
-    keys = np.stack([grid.pipeline_schedule, *sizes, rank], axis=1)
-    for key in np.unique(keys, axis=0):
-        schedule, ranks, chunks, micro_batches, one = (int(number) for number in key)
-        rows = np.flatnonzero((keys == key).all(axis=1))
+    for key, rows in rows_by_value([grid.pipeline_schedule, *sizes, rank]):
+        schedule, ranks, chunks, micro_batches, one = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches)
-        held = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, forward)[one]
+        held = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one, forward)
         parts = np.stack([column[rows] for column in (*whole[:chunks], *begun[:chunks])])
         result[rows] = (held @ parts).max(axis=0)
     return result
@@ -145,43 +143,51 @@ def _first_chunks(
     return gathered
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _held_at_peak(
-    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, forward: bool
-) -> tuple[Counts, ...]:
-    """Equation (3) of every rank: chunks that are whole, and the one that is begun, at every such instant [q, 2 v].
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, rank: int, forward: bool
+) -> Counts:
+    """Equation (3) of one rank: chunks that are whole, and the one that is begun, at every such instant [q, 2 v].
 
     Where a backward has ended at another instant, the first one is left out.
     """
-    found = []
-    for kind, chunk in _orders(schedule, num_ranks, num_chunks, num_micro_batches):
-        flying = np.cumsum(np.where(kind == Kind.FORWARD, 1, -1))
-        of_forwards = (kind == Kind.FORWARD) & (flying == flying.max())
-        of_backwards = (kind == Kind.BACKWARD) & (flying + 1 == flying.max())
-        some = np.flatnonzero(of_forwards if forward else of_backwards)
-        some = some[min(1, len(some) - 1) :]
-        instants = _gathered_before(kind, chunk, num_chunks)[some]
-        if forward:  # freed layer by layer
-            instants[np.arange(len(some)), chunk[some]] = 0
-            instants[np.arange(len(some)), num_chunks + chunk[some]] = 1
-        found.append(np.unique(instants, axis=0))
-    return tuple(found)
+    ((kind, chunk),) = _orders(schedule, num_ranks, num_chunks, num_micro_batches, only=(rank,))
+    flying = np.cumsum(np.where(kind == Kind.FORWARD, 1, -1))
+    of_forwards = (kind == Kind.FORWARD) & (flying == flying.max())
+    of_backwards = (kind == Kind.BACKWARD) & (flying + 1 == flying.max())
+    some = np.flatnonzero(of_forwards if forward else of_backwards)
+    some = some[min(1, len(some) - 1) :]
+    instants = _gathered_before(kind, chunk, num_chunks)[some]
+    if forward:  # freed layer by layer
+        instants[np.arange(len(some)), chunk[some]] = 0
+        instants[np.arange(len(some)), num_chunks + chunk[some]] = 1
+    return np.unique(instants, axis=0)
 
 
 def _gathered_before(kind: Counts, chunk: Counts, num_chunks: int) -> Counts:
     """Chunks that are whole before every operation of a rank, and the one that is gathered by it [operations, 2 v]."""
     active, whole = set[int](), set[int]()
     flags = np.zeros((len(chunk), 2 * num_chunks), dtype=np.int64)
-    for index, own in enumerate(chunk.tolist()):
-        following = set(list(dict.fromkeys(chunk[index:].tolist()))[:MOST_GATHERED])
+    forward = (kind == Kind.FORWARD).tolist()
+    for index, (own, following) in enumerate(zip(chunk.tolist(), _following(chunk.tolist()), strict=True)):
         whole = (whole & following) | (following - active)
         active = following
         flags[index, [*whole, *({num_chunks + own} if own not in whole else ())]] = 1
-        if kind[index] == Kind.FORWARD:
+        if forward[index]:
             whole.discard(own)
         else:
             whole.add(own)
     return flags
+
+
+def _following(chunks: list[int]) -> list[set[int]]:
+    """The next different chunks from every operation on, at most `MOST_GATHERED`."""
+    ahead: list[int] = []
+    found = []
+    for own in reversed(chunks):
+        ahead = [own, *(other for other in ahead if other != own)][:MOST_GATHERED]
+        found.append(set(ahead))
+    return found[::-1]
 
 
 def _orders(
