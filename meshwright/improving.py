@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.runtimes.axis_orders import axis_order_word
 from costmodel.specs import Infeasible, InputError, ParallelConfig, Plan, Recommendation, TermDifference
-from meshwright.nearest import training_words
-from meshwright.planning import plan as find_plan
+from meshwright.nearest import plan_again
 from meshwright.sites import runtime_of
 
 
@@ -53,17 +53,7 @@ def improve(
 
     if plan.estimate is None:
         raise InputError("the plan has no estimate; estimate it first")
-    runtime = runtime_of(plan)
-    answer = find_plan(
-        plan.model,
-        plan.cluster,
-        global_batch_size=plan.training.global_batch_size,
-        sequence_length=plan.training.sequence_length,
-        runtime=runtime,
-        max_memory_fraction=max_memory_fraction,
-        reserve_memory=reserve_memory,
-        **training_words(plan, runtime),
-    )
+    answer = plan_again(plan, runtime_of(plan), max_memory_fraction=max_memory_fraction, reserve_memory=reserve_memory)
     if isinstance(answer, Infeasible):
         return Improvement(given=plan, answer=answer)
     best = answer.best
@@ -86,11 +76,12 @@ def changes(given: Plan, better: Plan) -> tuple[Change, ...]:
         for name in ParallelConfig.model_fields
         if (one := getattr(given.parallel, name)) != (other := getattr(better.parallel, name))
     ]
-    stages = {
+    others: dict[str, list[str]] = {
+        "axis_order": [axis_order_word(plan.axis_order) for plan in (given, better)],
         "layers_per_stage": [_runs([str(stage.num_layers) for stage in plan.stages]) for plan in (given, better)],
         "recompute": [_runs([stage.recompute.word for stage in plan.stages]) for plan in (given, better)],
     }
-    found += [Change(field=name, given=pair[0], better=pair[1]) for name, pair in stages.items() if pair[0] != pair[1]]
+    found += [Change(field=name, given=pair[0], better=pair[1]) for name, pair in others.items() if pair[0] != pair[1]]
     return tuple(found)
 
 

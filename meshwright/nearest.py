@@ -66,21 +66,29 @@ def _search(plan: Plan, exporter: Exporter, runtime: RuntimeProfile, fixed: dict
     from meshwright.exporters import reject
 
     try:
-        answer = find_plan(
-            plan.model,
-            plan.cluster,
-            global_batch_size=plan.training.global_batch_size,
-            sequence_length=plan.training.sequence_length,
-            runtime=runtime,
-            fix=fixed,
-            top=_TOP,
-            **training_words(plan, runtime),
-        )
+        answer = plan_again(plan, runtime, fix=fixed, top=_TOP)
     except InputError:  # one of the sizes breaks a rule of the runtime
         return None
     if isinstance(answer, Infeasible):
         return None
     return next((one for one in _plans(answer) if reject(exporter, one) is None), None)
+
+
+def plan_again(plan: Plan, runtime: RuntimeProfile, **options: Any) -> Recommendation | Infeasible:
+    """The best plan of a plan's own problem under a runtime; ``options`` as those of `meshwright.plan`.
+
+    Raises:
+        InputError: as `meshwright.plan`.
+    """
+    return find_plan(
+        plan.model,
+        plan.cluster,
+        global_batch_size=plan.training.global_batch_size,
+        sequence_length=plan.training.sequence_length,
+        runtime=runtime,
+        **training_words(plan, runtime),
+        **options,
+    )
 
 
 def _plans(answer: Recommendation) -> tuple[Plan, ...]:

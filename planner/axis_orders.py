@@ -7,8 +7,9 @@ order is searched where
     (1) some group is on another level of the cluster in it: several pipelines of several ranks, on more devices than a unit of a
         level has, and tensor-parallel groups that do not fill whole units
     (2) messages are not small beside what they wait for. Of a sequence of s tokens a rank of a model of N parameters computes at
-        most at the device's peak for 6 N s / (p t) FLOP, forward and backward, and sends 2 messages of s h elements; where these
-        take less than `SHARE` of it with the pipeline outermost, all that the other order could save is less, too
+        most at the device's peak for 6 N s / (p t) FLOP, forward and backward, and sends 2 messages of s h elements; the order
+        is left out where these take less than `SHARE` of it with the pipeline outermost. That is a choice of what is declared, no
+        bound: one message may be waited for more than once
 
 Stated orders are not held to (2).
 """

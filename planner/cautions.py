@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from costmodel.runtimes.loader import load_runtime
-from costmodel.specs import AxisValues, Plan, SaferPlan
+from costmodel.specs import AxisValues, Estimate, Plan, SaferPlan
 from planner.axes import AXES
 from planner.evaluation import Search, estimate_of
 from planner.figures import Explanation, Telling
@@ -83,17 +83,21 @@ def _window(document: Any, plan: Plan, base: str) -> Iterator[Explanation]:
 def memory_caution(plan: Plan) -> tuple[str, ...]:
     """A sentence where a plan that fits leaves so little memory that runs of it may fail, else none."""
     estimate = estimate_of(plan)
-    share = estimate.peak_memory_bytes.device / estimate.memory_capacity_bytes
-    if not estimate.fits or share <= BORDERLINE_FRACTION:
+    if not estimate.fits or not _is_borderline(estimate):
         return ()
+    share = estimate.peak_memory_bytes.device / estimate.memory_capacity_bytes
     return (f"memory is borderline: {share:.1%} of a device; runs of such plans fail now and then",)
+
+
+def _is_borderline(estimate: Estimate) -> bool:
+    return estimate.peak_memory_bytes.device > BORDERLINE_FRACTION * estimate.memory_capacity_bytes
 
 
 def _safer(best: Plan, found: Search) -> SaferPlan | None:
     """The fastest plan that stays below the borderline, where the best does not."""
     estimate = estimate_of(best)
     limit = BORDERLINE_FRACTION * estimate.memory_capacity_bytes
-    if estimate.peak_memory_bytes.device <= limit:
+    if not _is_borderline(estimate):
         return None
     lean = found.below(limit, budget=_NODES)
     row = lean.fastest()
@@ -127,7 +131,7 @@ def _network(document: Any, plan: Plan, base: str) -> Iterator[Explanation]:
 
 def _memory(document: Any, best: Plan, safer: SaferPlan | None) -> Iterator[Explanation]:
     estimate, peak = estimate_of(best), "best.estimate.peak_memory_bytes.device"
-    if estimate.peak_memory_bytes.device <= BORDERLINE_FRACTION * estimate.memory_capacity_bytes:
+    if not _is_borderline(estimate):
         return
     tell = Telling(document, "warnings")
     text = f"memory is borderline: {tell.share([peak], _CAPACITY)} of {tell.number(_CAPACITY, 'memory')}"

@@ -35,7 +35,6 @@ from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules import RuleContext
 from costmodel.setting import Problem
 from planner.branching import Branching
-from planner.chunk_counts import CountProblem
 from planner.count_solving import solve_counts
 from planner.given_stages import GivenStages
 from planner.partition import Costs, best_partitions
@@ -152,18 +151,13 @@ class Completer:
             most_cuts: programs at most.
         """
         given = self._given(one)
-        short = given.short(working_set=True)
-        problem = CountProblem(
-            problem=self._problem, one=one, layers=given.layers[0], most=given.most[0], held=given.held,
-            saved=given.saved[0], short=short[0], least=given.least(short)[0],
-        )  # fmt: skip
         found = Refined.nothing(1, given.layers.shape[1])
 
         def evaluate(tried: IntArray) -> float:
             found.keep(np.zeros(1, dtype=np.int64), self._evaluate(one, given.columns(tried[None])))
             return float(found.seconds[0])
 
-        lower = solve_counts(given, problem, counts, evaluate, upper=upper, seconds=seconds, most_cuts=most_cuts)
+        lower = solve_counts(given, counts, evaluate, upper=upper, seconds=seconds, most_cuts=most_cuts)
         found.lower[:] = np.minimum(lower, found.seconds)
         return found
 

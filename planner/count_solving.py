@@ -21,9 +21,17 @@ IntArray = NDArray[np.int64]
 _FIRST_CUTS = 4
 
 
+def count_problem(given: GivenStages) -> CountProblem:
+    """What is to be solved of one candidate."""
+    short = given.short(working_set=True)
+    return CountProblem(
+        problem=given.problem, one=given.grid, layers=given.layers[0], most=given.most[0], held=given.held,
+        saved=given.saved[0], short=short[0], least=given.least(short)[0],
+    )  # fmt: skip
+
+
 def solve_counts(
     given: GivenStages,
-    problem: CountProblem,
     counts: IntArray,
     evaluate: Callable[[IntArray], float],
     *,
@@ -35,14 +43,14 @@ def solve_counts(
 
     Args:
         given: the candidate.
-        problem: the same.
         counts: recomputed layers [V] of a completion that fits.
         evaluate: takes counts that may be better and gives the least step time of all that it took.
         upper: step time of the best plan known; a bound beyond it is good enough.
         seconds: time limit.
         most_cuts: programs at most.
     """
-    started, durations = time.perf_counter(), Durations(problem)
+    started, problem = time.perf_counter(), count_problem(given)
+    durations = Durations(problem)
     best, known = counts, evaluate(counts)
     first = [counts.astype(np.float64)]
     cuts = min(_FIRST_CUTS, most_cuts)

@@ -15,17 +15,13 @@ from planner.chunk_counts import CountProblem, Durations, best_counts
 from planner.completion import Completer
 from planner.count_moves import moved_counts
 from planner.count_relaxation import relaxed_counts
+from planner.count_solving import count_problem
 from planner.solver import LinearProgram, minimise_linear
 from tests.planner.test_chunk_counts import brute_force, worlds
 
 
-def count_problem(completer: Completer, one: Grid) -> tuple[CountProblem, Durations]:
-    stages = completer._given(one)
-    short = stages.short(working_set=True)
-    problem = CountProblem(
-        problem=completer._problem, one=one, layers=stages.layers[0], most=stages.most[0], held=stages.held,
-        saved=stages.saved[0], short=short[0], least=stages.least(short)[0],
-    )  # fmt: skip
+def problem_of(completer: Completer, one: Grid) -> tuple[CountProblem, Durations]:
+    problem = count_problem(completer._given(one))
     return problem, Durations(problem)
 
 
@@ -34,7 +30,7 @@ def test_no_counts_beat_the_relaxation_and_no_cuts_do(share: float) -> None:
     """Cuts are rows that follow from the graph's, so with real numbers no number of them is above it, and many come close."""
     completer, one = worlds(share)
     truth = brute_force(completer, one)
-    problem, durations = count_problem(completer, one)
+    problem, durations = problem_of(completer, one)
     known = completer.best(one)
     relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
     assert relaxed is not None
@@ -48,7 +44,7 @@ def test_no_counts_beat_the_relaxation_and_no_cuts_do(share: float) -> None:
 
 def test_without_a_lack_of_memory_the_relaxation_is_the_step_without_recomputation() -> None:
     completer, one = worlds(1.5)
-    problem, durations = count_problem(completer, one)
+    problem, durations = problem_of(completer, one)
     nothing = np.zeros((1, 4), dtype=np.int64)
     step = completion_seconds(completer._problem, one, StageColumns.contiguous(np.full((1, 4), 2), nothing))[0]
     relaxed = relaxed_counts(problem, durations, known=2.0 * float(step))
@@ -59,7 +55,7 @@ def test_without_a_lack_of_memory_the_relaxation_is_the_step_without_recomputati
 
 def test_real_cuts_stay_below_the_relaxation() -> None:
     completer, one = worlds(0.5)
-    problem, durations = count_problem(completer, one)
+    problem, durations = problem_of(completer, one)
     known = completer.best(one)
     relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
     assert relaxed is not None
@@ -72,7 +68,7 @@ def test_real_cuts_stay_below_the_relaxation() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_moves_keep_what_fits_and_never_slow_it_down(share: float) -> None:
     completer, one = worlds(share)
-    stages, (problem, durations) = completer._given(one), count_problem(completer, one)
+    stages, (problem, durations) = completer._given(one), problem_of(completer, one)
     for start in itertools.product(range(3), repeat=4):
         counts = np.array(start, dtype=np.int64)
         if stages.fits(counts[None])[0]:
