@@ -55,11 +55,13 @@ types: $(VENV)/.installed
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports --no-cache
 
-tests: $(VENV)/.installed
-	$(BIN)/pytest -m "not slow and not gpu and not framework"
+# Tests that time links want the machine to themselves; the others share its cores.
+SELECTED := not gpu and not framework
 
-test-slow: $(VENV)/.installed
-	$(BIN)/pytest -m "not gpu and not framework"
+tests: SELECTED += and not slow
+tests test-slow: $(VENV)/.installed
+	$(BIN)/pytest -m "$(SELECTED) and not alone" --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(BIN)/pytest -m "$(SELECTED) and alone"
 
 # The planning path must work without torch: a second environment with nothing but the wheel.
 wheel-check: $(VENV)/.installed

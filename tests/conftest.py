@@ -1,14 +1,29 @@
-"""Golden texts: `golden(name, text)` compares with a committed file; `--update-golden` writes it."""
+"""Golden texts: `golden(name, text)` compares with a committed file; `--update-golden` writes it.
+
+Property-based tests draw the same examples in every run and may be slow, so that a verdict follows from the code alone;
+`--hypothesis-profile default` draws others.
+"""
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Shells start background jobs with Ctrl-C ignored; tests of Ctrl-C hold there too.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def generated_plans(
         accept: further wishes.
     """
     rng, seen = random.Random(seed), set[str]()
-    for _ in range(count * 400):
+    for _ in range(count * 2000):
         plan = random_plan(rng, runtime, models)
         if plan is not None and plan.plan_hash not in seen and accept(plan):
             seen.add(plan.plan_hash)
@@ -58,6 +58,13 @@ def generated_plans(
             if len(seen) == count:
                 return
     raise AssertionError(f"found {len(seen)} of {count} plans for {runtime}")
+
+
+def drawn_plan(
+    seed: int, runtime: str, models: Sequence[str], accept: Callable[[Plan], bool] = lambda plan: True
+) -> Plan:
+    """The first such plan of a seed: a property-based test draws the seed and has nothing to filter out."""
+    return next(generated_plans(runtime, models, count=1, seed=seed, accept=accept))
 
 
 def random_plan(rng: random.Random, runtime: str, models: Sequence[str]) -> Plan | None:

@@ -16,7 +16,7 @@ from judgement import WIRE_TOLERANCE, settle, table, too_slow, wire_bytes, wrong
 
 from costmodel.specs import ClusterSpec, Plan
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.alone]
 
 LINK_BYTES_PER_SECOND = 100e6 / 8 * 1448 / 1514
 """What 100 Mbit/s carry without the headers of their frames."""

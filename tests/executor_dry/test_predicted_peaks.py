@@ -106,7 +106,10 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+LONG = ("four chunks, breadth first, ZeRO 3", "four chunks, interleaved, ZeRO 2", "interleaved, ZeRO 3")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PLANS])
 def test_predicted_peaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 2% on every rank, in models so small that single tensors count."""
     monkeypatch.setitem(MODELS, "llama-16", {**LLAMA, "num_hidden_layers": 16})

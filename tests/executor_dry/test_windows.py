@@ -49,7 +49,12 @@ def test_all_scores_are_computed_where_a_window_is_shorter_than_the_sequence(mod
 
 @pytest.mark.parametrize(
     ("model", "recompute"),
-    [*((model, "none") for model in WINDOWED), ("mistral", "core_attention"), ("mistral", "full")],
+    [
+        ("mistral", "none"),
+        *(pytest.param(model, "none", marks=pytest.mark.slow) for model in WINDOWED if model != "mistral"),
+        ("mistral", "core_attention"),
+        ("mistral", "full"),
+    ],
 )
 def test_a_window_costs_the_masks_that_are_predicted(model: str, recompute: str) -> None:
     """To the byte, beside the same model whose window hides nothing; mistral's in closed form."""

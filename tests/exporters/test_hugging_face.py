@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
 import yaml
-from generated_plans import random_plan
-from hypothesis import assume, given, settings
+from generated_plans import drawn_plan
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_plans import neutral, plan_for
 
@@ -55,10 +54,8 @@ def test_the_files(target: str, names: tuple[str, ...], golden: Callable[[str, s
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_plans_for_deepspeed_come_back_through_both(target: str, seed: int) -> None:
-    exporter, rng = EXPORTERS[target], Random(seed)
-    plan = next((found for _ in range(50) if (found := random_plan(rng, "deepspeed", MODELS)) is not None), None)
-    assume(plan is not None and reject(exporter, plan) is None)
-    assert plan is not None
+    exporter = EXPORTERS[target]
+    plan = drawn_plan(seed, "deepspeed", MODELS, lambda plan: reject(exporter, plan) is None)
     files = render(plan, target)
     assert isinstance(files, dict)
     assert exporter.read is not None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from generated_plans import random_plan
-from hypothesis import assume, given, settings
+from generated_plans import drawn_plan
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_plans import real_plans
 from sample_plans import neutral
@@ -34,12 +32,7 @@ def imported(plan: Plan, target: str) -> Plan:
 def test_a_plan_comes_back(target: str, seed: int) -> None:
     exporter = EXPORTERS[target]
     assert exporter.runtimes is not None
-    rng = random.Random(seed)
-    plan = next(
-        (found for _ in range(50) if (found := random_plan(rng, exporter.runtimes[0], MODELS)) is not None), None
-    )
-    assume(plan is not None and reject(exporter, plan) is None)
-    assert plan is not None
+    plan = drawn_plan(seed, exporter.runtimes[0], MODELS, lambda plan: reject(exporter, plan) is None)
     losses = losses_of(exporter, plan)
     assert neutral(imported(plan, target), losses) == neutral(plan, losses)
 

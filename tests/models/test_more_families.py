@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_models import assert_equal_to_reference, build_reference
 from transformers import CONFIG_MAPPING
@@ -70,7 +70,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     return config
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None)
 @given(configs())
 def test_any_small_config_equals_transformers(config: dict[str, Any]) -> None:
     model = build_model(config, name="drawn")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_models import assert_equal_to_reference, build_reference
 from torch.nn.functional import scaled_dot_product_attention
@@ -85,7 +85,7 @@ def gpt2_configs(draw: st.DrawFn) -> dict[str, Any]:
     return config
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None)
 @given(st.one_of(llama_family_configs(), gpt2_configs()))
 def test_any_small_config_equals_transformers(config: dict[str, Any]) -> None:
     model = build_model(config, name="drawn")

@@ -52,7 +52,7 @@ def test_largest_finds_what_trying_every_value_finds(seed: int) -> None:
     assert found == max(everything, default=None)
 
 
-@pytest.mark.parametrize(("per_node", "memory_gib"), [(4, 8), (2, 8), (4, 6)])
+@pytest.mark.parametrize(("per_node", "memory_gib"), [pytest.param(4, 8, marks=pytest.mark.slow), (2, 8), (4, 6)])
 def test_the_longest_sequence_is_that_of_a_linear_trial(per_node: int, memory_gib: int) -> None:
     inquiry = ask(model=LARGE, cluster=make_cluster(per_node=per_node, memory_bytes=memory_gib * GIB), batch=4)
     found, maximum = recommended(longest_sequence(inquiry, 512))
