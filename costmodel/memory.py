@@ -17,6 +17,7 @@ state_memory.py gives parameters, gradients and optimizer state exactly for ever
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import islice
 
@@ -96,7 +97,8 @@ def grid_peak_bytes(
         training: batch, sequence, precision, optimizer.
         runtime: the training framework.
         grid: candidates; rows that break a rule get a number without meaning.
-        first_rank_only: leave out all pipeline ranks but the first, for a lower bound at a third of the cost or less.
+        first_rank_only: leave out all pipeline ranks but the first, and what that gathers again, for a lower bound at a third of
+            the cost or less.
 
     Returns:
         Bytes, float64 [rows].
@@ -105,7 +107,7 @@ def grid_peak_bytes(
     for padded, rows in padded_models(model, runtime, grid):
         part = grid if rows is None else grid.take(rows)
         peaks[slice(None) if rows is None else rows] = _grid_peaks(
-            padded, cluster.device, training, runtime, part, ranks=1 if first_rank_only else None
+            padded, cluster.device, training, runtime, part, first_rank_only=first_rank_only
         )
     return _device(_reserved(peaks, runtime, cluster.device), runtime, cluster.device).astype(np.float64)
 
@@ -117,12 +119,12 @@ def _grid_peaks(
     runtime: RuntimeProfile,
     grid: Grid,
     *,
-    ranks: int | None = None,
+    first_rank_only: bool,
 ) -> Column:
-    """Largest peak with its pools over the pipeline ranks of every row, or the first few of them."""
+    """Largest peak with its pools over the pipeline ranks of every row."""
     inputs_of, rank_memory = _memory_model(runtime)
-    inputs = inputs_of(model, training, runtime, device, grid)
-    contents = islice(grid_contents(model, grid), ranks)
+    inputs = replace(inputs_of(model, training, runtime, device, grid), bound=first_rank_only)
+    contents = islice(grid_contents(model, grid), 1 if first_rank_only else None)
     return reduce(np.maximum, (_rank_peaks(rank_memory(inputs, held)) for held in contents))
 
 

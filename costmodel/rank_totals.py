@@ -63,7 +63,10 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What all pipeline ranks of a grid share: element sizes of the fullest device and bytes of activations."""
+    """What all pipeline ranks of a grid share: element sizes of the fullest device and bytes of activations.
+
+    ``bound``: what a rank gathers again under ZeRO 3, for which its order is walked, may be left out.
+    """
 
     model: ModelSpec
     training: TrainingSpec
@@ -74,6 +77,7 @@ class Inputs:
     end: EndBytes
     accounting: MemoryAccounting
     windows: WindowedAttention
+    bound: bool = False
 
     def bytes_of(self, use: str) -> int:
         """Bytes per element of one of the precision's formats; 0 when there is no such copy."""
@@ -210,7 +214,7 @@ def _regathered(inputs: Inputs, contents: RankContents) -> tuple[Column, ...]:
     """`RankTotals.regathered` and ``forward_gathered``; a forward's last gather lives in its flat buffer too."""
     found = np.zeros((4, len(inputs.grid)), dtype=np.int64)
     rows = np.flatnonzero(reshards_chunks(inputs.grid))
-    if not len(rows):
+    if inputs.bound or not len(rows):
         return tuple(found)
     chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in contents.chunks]
     whole = [chunk.total.gathered[rows] for chunk in chunks]

@@ -32,6 +32,8 @@ MOST_GATHERED = 3
 """Model chunks that a rank has gathered at once."""
 _ROUNDS = 5
 """Rounds of p micro-batches after which another round adds the same gathers as the one before."""
+_ROUNDS_OF_PEAKS = 3
+"""Rounds in which a rank has held every set of chunks that it ever holds with most micro-batches in flight."""
 
 
 def regathers(grid: Grid, held: NDArray[np.int64]) -> Counts:
@@ -88,7 +90,7 @@ def gathered_at_peak(
     sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
     for key, rows in rows_by_value([grid.pipeline_schedule, *sizes, rank]):
         schedule, ranks, chunks, micro_batches, one = key
-        few = _enough(SCHEDULES[schedule], ranks, micro_batches)
+        few = _enough(SCHEDULES[schedule], ranks, micro_batches, rounds=_ROUNDS_OF_PEAKS)
         held = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one, forward)
         parts = np.stack([column[rows] for column in (*whole[:chunks], *begun[:chunks])])
         result[rows] = (held @ parts).max(axis=0)
@@ -107,13 +109,13 @@ def repeated_gathers(
     return counts[0], counts[1]
 
 
-def _enough(schedule: PipelineSchedule, num_ranks: int, num_micro_batches: int) -> int:
+def _enough(schedule: PipelineSchedule, num_ranks: int, num_micro_batches: int, rounds: int = _ROUNDS) -> int:
     """Micro-batches from which on a schedule repeats itself; rounds of another size than p differ with every number."""
     if schedule == "looped_bfs":
         return 1
     if num_micro_batches % num_ranks:
         return num_micro_batches
-    return min(num_micro_batches, _ROUNDS * num_ranks)
+    return min(num_micro_batches, rounds * num_ranks)
 
 
 @lru_cache(maxsize=1024)
@@ -165,29 +167,27 @@ def _held_at_peak(
 
 
 def _gathered_before(kind: Counts, chunk: Counts, num_chunks: int) -> Counts:
-    """Chunks that are whole before every operation of a rank, and the one that is gathered by it [operations, 2 v]."""
-    active, whole = set[int](), set[int]()
-    flags = np.zeros((len(chunk), 2 * num_chunks), dtype=np.int64)
-    forward = (kind == Kind.FORWARD).tolist()
-    for index, (own, following) in enumerate(zip(chunk.tolist(), _following(chunk.tolist()), strict=True)):
-        whole = (whole & following) | (following - active)
-        active = following
-        flags[index, [*whole, *({num_chunks + own} if own not in whole else ())]] = 1
-        if forward[index]:
-            whole.discard(own)
-        else:
-            whole.add(own)
+    """Chunks that are whole before every operation of a rank, and the one that is gathered by it [operations, 2 v].
+
+    A chunk is among the next ones (active) without a break from some operation to its own next one, and is whole all that while,
+    but for the time after a forward of its own.
+    """
+    count, chunks = len(chunk), np.arange(num_chunks)
+    at = np.where(chunk[:, None] == chunks, np.arange(count)[:, None], 2 * count)
+    following = np.minimum.accumulate(at[::-1], axis=0)[::-1]  # of every chunk, from an operation on
+    if num_chunks > MOST_GATHERED:
+        third = np.partition(following, MOST_GATHERED - 1, axis=1)[:, MOST_GATHERED - 1 : MOST_GATHERED]
+        active = (following <= third) & (following < count)
+    else:
+        active = following < count
+    last = np.full((count, num_chunks), -1)  # before an operation
+    last[1:] = np.maximum.accumulate(np.where(at < count, at, -1), axis=0)[:-1]
+    without_break = (last >= 0) & active[np.minimum(last + 1, count - 1), chunks]
+    flags = np.zeros((count, 2 * num_chunks), dtype=np.int64)
+    flags[:, :num_chunks] = active & ~(without_break & (kind[last] == Kind.FORWARD))
+    each = np.arange(count)
+    flags[each, num_chunks + chunk] = 1 - flags[each, chunk]
     return flags
-
-
-def _following(chunks: list[int]) -> list[set[int]]:
-    """The next different chunks from every operation on, at most `MOST_GATHERED`."""
-    ahead: list[int] = []
-    found = []
-    for own in reversed(chunks):
-        ahead = [own, *(other for other in ahead if other != own)][:MOST_GATHERED]
-        found.append(set(ahead))
-    return found[::-1]
 
 
 def _orders(

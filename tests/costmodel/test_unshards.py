@@ -88,7 +88,8 @@ def torch_whole_at_peak(schedule, rank, ranks, whole, begun) -> int:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "chunks", "micro_batches"), [(2, 2, 2), (2, 2, 8), (2, 3, 4), (4, 2, 16), (2, 4, 8), (3, 5, 9)]
+    ("ranks", "chunks", "micro_batches"),
+    [(2, 2, 2), (2, 2, 8), (2, 3, 4), (4, 2, 16), (2, 4, 8), (3, 5, 9), (4, 3, 28)],
 )
 @pytest.mark.parametrize("name", ["interleaved_1f1b", "looped_bfs"])
 def test_chunks_that_zero_3_left_whole_are_those_that_torch_did_not_free(name, ranks, chunks, micro_batches):
