@@ -17,7 +17,7 @@ are evaluated like all completions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,8 @@ IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 _APART, _STEP, _WHOLE = 1e-4, 1e-7, 0.05
 _CLOSE = 1e-5
+_SLACK = 1e-9
+"""What rounding of a row's factors may take from whole numbers that reach it just so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,7 @@ class Cut:
 class CountProblem:
     """One candidate: layers and most recomputed ones [V], stages of every rank [p, v], bytes that a recomputed layer of each
     stage saves at most [V], bytes that every rank is short of and the least layers that this takes [p] (given_stages.py).
+    ``fewest``, ``largest`` [V]: layers of a stage in those ways to recompute the least that fit (count_least.py).
     """
 
     problem: Problem
@@ -57,6 +60,20 @@ class CountProblem:
     saved: Vector
     short: Vector
     least: IntArray
+    fewest: IntArray
+    largest: IntArray
+
+    def placed(self) -> Iterator[tuple[IntArray, Vector, float]]:
+        """Rows (2) of count_least.py: sums of factors x layers of some stages that are at least as much as told."""
+        for stages, least in zip(self.held, self.least.tolist(), strict=True):
+            for place, stage in enumerate(stages.tolist() if least > 0 else ()):
+                factors, fewest, more = np.ones(len(stages)), self.fewest[stage], self.most[stage] - self.largest[stage]
+                if fewest > 0:
+                    factors[place] = 1.0 + 1.0 / fewest
+                    yield stages, factors.copy(), least + 1.0 - _SLACK
+                if more > 0:
+                    factors[place] = 1.0 - 1.0 / more
+                    yield stages, factors, least - self.largest[stage] / more - _SLACK
 
 
 class Durations:
@@ -199,4 +216,6 @@ def _program(counts: CountProblem, durations: Durations, cuts: list[Cut], *, who
         if counts.short[rank] > 0:
             program += pulp.lpDot((counts.saved[stages] / scale).tolist(), mine) >= float(counts.short[rank]) / scale
             program += pulp.lpSum(mine) >= int(counts.least[rank])
+    for stages, factors, least in counts.placed():
+        program += pulp.lpDot(factors.tolist(), [n[stage] for stage in stages]) >= least
     return program

@@ -6,7 +6,7 @@ operation o of the pipeline's graph ends at a variable of its own, equations (1)
     (1) end(o) >= end(previous of the rank) + d(o), end(o) >= arrival(input of o) + d(o), d = b_k + r_k n_k of a backward of k
     (2) arrival(o) >= end(o) + c, arrival(o) >= arrival(previous message of the lane) + c
     (3) step >= end(last operation of rank s) + what follows on s
-    (4) (2) of chunk_counts.py: what every rank is short of
+    (4) (2) of chunk_counts.py: what every rank is short of; (2) of count_least.py
 
 The least step is the length of the longest path at the best real n, which every whole n reaches or exceeds. Times are counted in
 passes, so that no number is far from 1; all are at most the step of counts that are known.
@@ -126,3 +126,5 @@ def _memory_rows(rows: _Rows, counts: CountProblem) -> None:
         if counts.short[rank] > 0:
             rows.add(held[None], counts.saved[held][None] / scale, counts.short[rank : rank + 1] / scale)
             rows.add(held[None], np.ones((1, len(held))), counts.least[rank : rank + 1].astype(np.float64))
+    for stages, factors, least in counts.placed():
+        rows.add(stages[None], factors[None], np.array([least]))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.chunk_counts import CountProblem, Durations, best_counts
+from planner.count_least import tried_out
 from planner.count_moves import moved_counts
 from planner.count_relaxation import relaxed_counts
 from planner.given_stages import GivenStages
@@ -27,6 +28,7 @@ def count_problem(given: GivenStages) -> CountProblem:
     return CountProblem(
         problem=given.problem, one=given.grid, layers=given.layers[0], most=given.most[0], held=given.held,
         saved=given.saved[0], short=short[0], least=given.least(short)[0],
+        fewest=np.zeros_like(given.most[0]), largest=given.most[0],
     )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ def solve_counts(
         return answer.lower
     best = moved_counts(given, durations, best)
     known = evaluate(best)
+    problem = tried_out(given, problem)
     relaxed = relaxed_counts(problem, durations, known=known)
     start = [best.astype(np.float64)] if relaxed is None else [best.astype(np.float64), relaxed[1]]
     lower = answer.lower if relaxed is None else max(answer.lower, relaxed[0])

@@ -40,7 +40,7 @@ class Effort:
 
 def quick() -> Effort:
     """What every search puts in."""
-    return Effort(rows=24, branches=2_000, cuts=4, enough=0.01)
+    return Effort(rows=32, branches=2_000, cuts=4, enough=0.01)
 
 
 def exact(seconds: float | None = None, progress: Callable[[str], None] | None = None) -> Effort:

@@ -53,10 +53,13 @@ class GivenStages:
         """M [n, p]."""
         return self._needed.of(self.columns(recomputed))
 
+    def bytes_of(self, recomputed: IntArray) -> Matrix:
+        """M [c, p] of counts [c, V] of the one candidate."""
+        return self._bytes_of(np.zeros(len(recomputed), dtype=np.int64), recomputed)
+
     def fits(self, recomputed: IntArray) -> NDArray[np.bool_]:
         """Whether counts [c, V] of the one candidate fit on all ranks [c]."""
-        needed = self._bytes_of(np.zeros(len(recomputed), dtype=np.int64), recomputed)
-        return np.asarray((needed <= self.capacity_bytes).all(axis=1))
+        return np.asarray((self.bytes_of(recomputed) <= self.capacity_bytes).all(axis=1))
 
     def short(self, *, working_set: bool) -> Matrix:
         """M(0) + W - capacity where M(0) is too much, else 0 [n, p]; without ``working_set``, which takes a while, W is only what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pulp
@@ -15,8 +16,9 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import ParallelConfig
 from meshwright.inputs import load_cluster, load_model, load_runtime, make_training
-from planner.chunk_counts import CountProblem, Durations, longest_path_cut
+from planner.chunk_counts import Durations, longest_path_cut
 from planner.completion import Completer
+from planner.count_solving import count_problem
 from planner.solver import minimise
 
 
@@ -67,10 +69,7 @@ def test_a_cut_is_a_path_of_the_graph() -> None:
     """Its length is at most the step time of any counts, and equal at those it was made for; on it are whole backwards."""
     completer, one = worlds(0.5)
     given = completer._given(one)
-    problem = CountProblem(
-        problem=completer._problem, one=one, layers=given.layers[0], most=given.most[0], held=given.held,
-        saved=given.saved[0], short=np.zeros(2), least=np.zeros(2, dtype=np.int64),
-    )  # fmt: skip
+    problem = replace(count_problem(given), short=np.zeros(2), least=np.zeros(2, dtype=np.int64))
     durations = Durations(problem)
     at = np.array([2.0, 0.0, 1.0, 2.0])
     cut = longest_path_cut(durations, at)
