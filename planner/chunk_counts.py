@@ -154,7 +154,6 @@ def best_counts(
     upper: float,
     seconds: float,
     most_cuts: int,
-    whole: bool = False,
 ) -> CountAnswer:
     """Solve (3), adding a cut per solution, until no counts can be below ``upper``, or it is the optimum, or time is over.
 
@@ -164,15 +163,14 @@ def best_counts(
         start: counts [V] whose longest paths are the first cuts.
         upper: step time of the best plan known.
         seconds: time limit.
-        most_cuts: paths at most, a program each.
-        whole: begin with whole numbers; without, they come when real ones are proven.
+        most_cuts: paths at most, a program each: with real numbers, and with whole ones when those are proven.
     """
     import time
 
     from planner.solver import minimise
 
     started, waiting = time.perf_counter(), list(start)
-    lower, tried = -np.inf, []
+    lower, tried, whole = -np.inf, [], False
     cuts: list[Cut] = []
     while len(cuts) < most_cuts:
         cut = longest_path_cut(durations, waiting.pop(0))

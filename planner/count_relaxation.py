@@ -15,6 +15,7 @@ passes, so that no number is far from 1; all are at most the step of counts that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,12 @@ from costmodel.bounds import pipeline_shape
 from costmodel.pipeline import Topology, build_topology
 from planner.chunk_counts import CountProblem, Durations
 
+if TYPE_CHECKING:
+    from planner.solver import LinearProgram
+
 MOST_OPERATIONS = 6_000
 """Larger graphs take too long: about a second for 10,000 operations."""
+_SLACK = 1e-9
 IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
@@ -59,13 +64,46 @@ def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) 
     Returns:
         None for graphs of more than `MOST_OPERATIONS`, and where HiGHS is not installed.
     """
-    from planner.solver import LinearProgram, minimise_linear
+    from planner.solver import minimise_linear
 
-    shape = pipeline_shape(counts.one, 0)
-    if shape.nodes(shape.micro_batches) > MOST_OPERATIONS:
+    if not _is_small(counts):
         return None
-    topology, stages = build_topology(*shape), len(counts.layers)
     unit = float(durations.plain.mean())
+    answer = minimise_linear(_program(counts, durations, known=known, unit=unit))
+    return None if answer is None else (answer[0] * unit, answer[1][: len(counts.layers)])
+
+
+def whole_counts(
+    counts: CountProblem, durations: Durations, *, known: float, seconds: float, nodes: int
+) -> tuple[float, IntArray | None]:
+    """Seconds that no counts beat, at most ``known``, and faster counts [V] if there are any; what fits is known by (4) alone.
+
+    Args:
+        counts: a candidate for which `relaxed_counts` has an answer.
+        durations: of its operations.
+        known: step time to beat.
+        seconds: time limit.
+        nodes: of branch and bound, at most.
+    """
+    from planner.solver import minimise_whole
+
+    unit, stages = float(durations.plain.mean()), len(counts.layers)
+    program = _program(counts, durations, known=known, unit=unit)
+    bound, found = minimise_whole(program, whole=stages, seconds=seconds, nodes=nodes)
+    lower = min(known, bound * unit * (1.0 - _SLACK))
+    return lower, None if found is None else np.rint(found[:stages]).astype(np.int64)
+
+
+def _is_small(counts: CountProblem) -> bool:
+    shape = pipeline_shape(counts.one, 0)
+    return shape.nodes(shape.micro_batches) <= MOST_OPERATIONS
+
+
+def _program(counts: CountProblem, durations: Durations, *, known: float, unit: float) -> LinearProgram:
+    """Equations (1) to (4) in units of ``unit`` seconds: the counts first, the step last."""
+    from planner.solver import LinearProgram
+
+    topology, stages = build_topology(*pipeline_shape(counts.one, 0)), len(counts.layers)
     rows = _graph_rows(topology, durations, stages, unit)
     _memory_rows(rows, counts)
     size = stages + 2 * topology.num_rows + 1
@@ -80,10 +118,9 @@ def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) 
     cost[-1] = 1.0
     row, column, value = np.concatenate(rows.row), np.concatenate(rows.column), np.concatenate(rows.value)
     used, least = value != 0.0, np.concatenate(rows.least)
-    answer = minimise_linear(
-        LinearProgram(cost=cost, low=low, high=high, row=row[used], column=column[used], value=value[used], least=least)
+    return LinearProgram(
+        cost=cost, low=low, high=high, row=row[used], column=column[used], value=value[used], least=least
     )
-    return None if answer is None else (answer[0] * unit, answer[1][:stages])
 
 
 def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: float) -> _Rows:

@@ -1,7 +1,8 @@
 """The counts of recomputed layers of one candidate with several chunks a rank, with as much work as its bound asks for.
 
-A few paths first (chunk_counts.py), because they exclude most candidates; then better counts by small moves (count_moves.py) and
-the bound of the whole graph (count_relaxation.py); whole numbers by paths again where more cuts are allowed.
+A few paths first (chunk_counts.py), because they exclude most candidates; then better counts by small moves (count_moves.py),
+which ways fit in a rank (count_least.py) and the bound of the whole graph (count_relaxation.py). Where more work is allowed, the
+whole graph with whole numbers, or more paths where it is too large.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from planner.chunk_counts import CountProblem, Durations, best_counts
 from planner.count_least import tried_out
 from planner.count_moves import moved_counts
-from planner.count_relaxation import relaxed_counts
+from planner.count_relaxation import relaxed_counts, whole_counts
 from planner.given_stages import GivenStages
 
 IntArray = NDArray[np.int64]
@@ -49,7 +50,7 @@ def solve_counts(
         evaluate: takes counts that may be better and gives the least step time of all that it took.
         upper: step time of the best plan known; a bound beyond it is good enough.
         seconds: time limit.
-        most_cuts: programs at most.
+        most_cuts: programs of paths at most; as many nodes of branch and bound where it is more than a few.
     """
     started, problem = time.perf_counter(), count_problem(given)
     durations = Durations(problem)
@@ -66,14 +67,17 @@ def solve_counts(
     known = evaluate(best)
     problem = tried_out(given, problem)
     relaxed = relaxed_counts(problem, durations, known=known)
-    start = [best.astype(np.float64)] if relaxed is None else [best.astype(np.float64), relaxed[1]]
     lower = answer.lower if relaxed is None else max(answer.lower, relaxed[0])
     left = seconds - (time.perf_counter() - started)
     if most_cuts <= cuts or left <= 0 or lower >= min(upper, known):
         return lower
-    answer = best_counts(
-        problem, durations, start, upper=min(upper, known), seconds=left, most_cuts=most_cuts, whole=relaxed is not None
-    )
+    if relaxed is not None:
+        bound, better = whole_counts(problem, durations, known=min(upper, known), seconds=left, nodes=most_cuts)
+        if better is not None:
+            evaluate(better)
+        return max(lower, bound)
+    start = [best.astype(np.float64)]
+    answer = best_counts(problem, durations, start, upper=min(upper, known), seconds=left, most_cuts=most_cuts)
     for tried in answer.counts:
         evaluate(tried)
     return max(lower, answer.lower)

@@ -12,10 +12,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pulp
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import highspy
+
+Vector = NDArray[np.float64]
+_TIGHT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class LinearProgram:
     least: NDArray[np.float64]
 
 
-def minimise_linear(program: LinearProgram) -> tuple[float, NDArray[np.float64]] | None:
+def minimise_linear(program: LinearProgram) -> tuple[float, Vector] | None:
     """A lower bound on the minimum and where it lies, or None where HiGHS is missing or finds nothing.
 
     The bound does not rest on the solver's tolerances: of any multipliers y >= 0 of the rows, y least + the least that
@@ -53,19 +60,8 @@ def minimise_linear(program: LinearProgram) -> tuple[float, NDArray[np.float64]]
         return None
     import highspy
 
-    infinite = np.full(len(program.least), highspy.kHighsInf)
-    wanted = highspy.HighsLp()
-    wanted.num_col_, wanted.num_row_ = len(program.cost), len(program.least)
-    wanted.col_cost_, wanted.col_lower_, wanted.col_upper_ = program.cost, program.low, program.high
-    wanted.row_lower_, wanted.row_upper_ = program.least, infinite
-    wanted.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    wanted.a_matrix_.start_ = np.searchsorted(program.row, np.arange(len(program.least) + 1))
-    wanted.a_matrix_.index_, wanted.a_matrix_.value_ = program.column, program.value
     with _quiet():
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        for option, value in (("output_flag", False), ("threads", 1), ("solver", "simplex")):
-            solver.setOptionValue(option, value)
-        solver.passModel(wanted)
+        solver = _solver(program, solver="simplex")
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
@@ -77,6 +73,58 @@ def minimise_linear(program: LinearProgram) -> tuple[float, NDArray[np.float64]]
     return float(weight @ program.least + np.minimum(left * program.low, left * program.high).sum()), np.array(
         found.col_value
     )
+
+
+def minimise_whole(program: LinearProgram, *, whole: int, seconds: float, nodes: int) -> tuple[float, Vector | None]:
+    """A lower bound on the minimum with whole numbers in the first columns, infinite where there is none, and the best found.
+
+    Args:
+        program: the rest of it.
+        whole: columns with whole numbers.
+        seconds: time limit.
+        nodes: of branch and bound, at most.
+
+    Raises:
+        KeyboardInterrupt: at once, though HiGHS is at work.
+    """
+    import highspy
+
+    with _quiet():
+        tight = dict.fromkeys(("primal_feasibility_tolerance", "mip_feasibility_tolerance", "mip_rel_gap"), _TIGHT)
+        limits = {"mip_max_nodes": nodes, **({} if seconds == float("inf") else {"time_limit": seconds})}
+        solver = _solver(program, **tight, **limits)
+        kinds = [highspy.HighsVarType.kInteger] * whole
+        solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), np.array(kinds))
+        running = solver.startSolve()
+        try:
+            while running.is_alive():
+                running.join(0.1)
+        except KeyboardInterrupt:
+            solver.cancelSolve()  # type: ignore[no-untyped-call]
+            running.join()
+            raise
+    if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        return float("inf"), None
+    info = solver.getInfo()
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    return float(info.mip_dual_bound), np.array(solver.getSolution().col_value) if found else None
+
+
+def _solver(program: LinearProgram, **options: str | float) -> highspy.Highs:
+    import highspy
+
+    wanted = highspy.HighsLp()
+    wanted.num_col_, wanted.num_row_ = len(program.cost), len(program.least)
+    wanted.col_cost_, wanted.col_lower_, wanted.col_upper_ = program.cost, program.low, program.high
+    wanted.row_lower_, wanted.row_upper_ = program.least, np.full(len(program.least), highspy.kHighsInf)
+    wanted.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    wanted.a_matrix_.start_ = np.searchsorted(program.row, np.arange(len(program.least) + 1))
+    wanted.a_matrix_.index_, wanted.a_matrix_.value_ = program.column, program.value
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in {"output_flag": False, "threads": 1, **options}.items():
+        solver.setOptionValue(option, value)
+    solver.passModel(wanted)
+    return solver
 
 
 def minimise(problem: pulp.LpProblem, *, seconds: float) -> Solved | None:

@@ -69,7 +69,7 @@ def test_wrong_statements_about_stages_are_refused(option: tuple[str, ...], said
 
 
 def test_ctrl_c_prints_the_best_plan_known_with_its_gap() -> None:
-    """Llama-3.1-405B on 16,384 devices takes minutes to prove; it is interrupted at the first word of progress."""
+    """Llama-3.1-405B on 16,384 devices takes half a minute to prove; it is interrupted at the first word of progress."""
     code = "from meshwright.cli.app import main; raise SystemExit(main())"
     sizes = ("--model", "llama-3.1-405b", "--cluster", "2048x8xH100-SXM", "--global-batch-size", "2048")
     command = [sys.executable, "-c", code, "plan", *sizes, "--sequence-length", "8192", "--exact", "--json"]

@@ -14,9 +14,9 @@ from costmodel.runtimes.grid import Grid
 from planner.chunk_counts import CountProblem, Durations, best_counts
 from planner.completion import Completer
 from planner.count_moves import moved_counts
-from planner.count_relaxation import relaxed_counts
+from planner.count_relaxation import relaxed_counts, whole_counts
 from planner.count_solving import count_problem
-from planner.solver import LinearProgram, minimise_linear
+from planner.solver import LinearProgram, minimise_linear, minimise_whole
 from tests.planner.test_chunk_counts import brute_force, worlds
 
 
@@ -51,6 +51,27 @@ def test_without_a_lack_of_memory_the_relaxation_is_the_step_without_recomputati
     assert relaxed is not None
     assert relaxed[0] == pytest.approx(float(step), rel=1e-9)
     assert relaxed[1] == pytest.approx(np.zeros(4), abs=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
+def test_whole_counts_are_the_fastest_that_obey_the_rows(share: float) -> None:
+    """Of all counts that obey the rows of memory, written out; they may not fit, so none that fit are faster."""
+    completer, one = worlds(share)
+    problem, durations = problem_of(completer, one)
+    counts = np.array(list(itertools.product(range(3), repeat=4)), dtype=np.int64)
+    enough = [
+        (counts[:, held] @ problem.saved[held] >= problem.short[rank] * (1 - 1e-12))
+        & (counts[:, held].sum(axis=1) >= problem.least[rank])
+        for rank, held in enumerate(problem.held)
+    ]
+    fastest = durations.seconds(durations.of(counts[np.logical_and.reduce(enough)])).min()
+    lower, found = whole_counts(problem, durations, known=2.0 * float(fastest), seconds=60.0, nodes=1000)
+    assert lower == pytest.approx(fastest, rel=1e-8)
+    assert lower <= brute_force(completer, one)
+    assert found is not None
+    assert float(durations.seconds(durations.of(found[None]))[0]) == pytest.approx(fastest, rel=1e-8)
+    beaten = whole_counts(problem, durations, known=0.999 * float(fastest), seconds=60.0, nodes=1000)
+    assert beaten == (0.999 * float(fastest), None)
 
 
 def test_real_cuts_stay_below_the_relaxation() -> None:
@@ -110,3 +131,30 @@ def test_rows_that_nothing_obeys_have_no_answer() -> None:
         value=one, least=2.0 * one,
     )  # fmt: skip
     assert minimise_linear(program) is None
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1))
+def test_whole_minima_are_those_of_all_points(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    size, rows = int(draw.integers(1, 5)), int(draw.integers(1, 6))
+    matrix, least = draw.integers(-3, 4, size=(rows, size)), draw.integers(-4, 5, size=rows)
+    cost = draw.normal(size=size)
+    program = LinearProgram(
+        cost=cost,
+        low=np.zeros(size),
+        high=np.full(size, 3.0),
+        row=np.repeat(np.arange(rows), size),
+        column=np.tile(np.arange(size), rows),
+        value=matrix.ravel().astype(np.float64),
+        least=least.astype(np.float64),
+    )
+    points = np.array(list(itertools.product(range(4), repeat=size)))
+    inside = points[(points @ matrix.T >= least).all(axis=1)]
+    bound, found = minimise_whole(program, whole=size, seconds=float("inf"), nodes=1000)
+    if not len(inside):
+        assert (bound, found) == (float("inf"), None)
+    else:
+        assert found is not None
+        assert bound == pytest.approx((inside @ cost).min(), abs=1e-7)
+        assert cost @ np.rint(found) == pytest.approx((inside @ cost).min(), abs=1e-7)
