@@ -16,6 +16,11 @@ groups do the same at the same time. A ring enters and leaves every unit once pe
         lowest level that joins its ends and, from the nodes up, those below it; the slowest level decides:
         exchange rate = (n - 1)/n / max over levels of (share of S that crosses / (rate of the level / members in a unit))
 
+A collective cannot end before its last rank has begun, and the largest of n delays grows about as log n:
+
+    (8) ring and tree latency grow by wait x log2 n, where a runtime states how far its ranks lie apart; an all-reduce has
+        two such phases. Not on ``cpu`` devices, whose ranks were measured together
+
 On ``cpu`` devices torch uses gloo (v. 2.13's; gloo/allgather.cc, gloo/alltoall.cc). Its reduce-scatter is an all-reduce that
 keeps one part: it costs and sends as (4). It sends nothing before the other process has said that it is ready to receive, and
 posts sends first, so that of two processes that send to each other, on their one connection, the later one's word waits behind
@@ -27,7 +32,7 @@ what it sends, and the two directions follow one another (docs/hardware.md has t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -172,6 +177,18 @@ def _alone(net: Network, size: Column) -> Group:
         tree_latency_seconds=at_once,
         level=at_once,
         gloo=net.gloo,
+    )
+
+
+def waiting_group(members: Group, seconds_per_doubling: float) -> Group:
+    """The same groups with the wait for the last rank to join, equation (8)."""
+    if members.gloo or seconds_per_doubling == 0:
+        return members
+    wait = seconds_per_doubling * np.log2(members.size)
+    return replace(
+        members,
+        ring_latency_seconds=members.ring_latency_seconds + wait,
+        tree_latency_seconds=members.tree_latency_seconds + wait,
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import Group, Network, group, network
+from costmodel.collectives import Group, Network, group, network, waiting_group
 from costmodel.compute import Column, Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layer_kinds import layers_of_kinds
@@ -137,7 +137,9 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
     often = frequency(grid, sharding=problem.runtime.sharding)
     batch = _micro_batch(problem, grid, often)
     devices = grid.num_devices.astype(np.float64)
-    tensor_group = group(net, size=tensor, stride=np.ones(len(grid)), devices=devices)
+    tensor_group = waiting_group(
+        group(net, size=tensor, stride=np.ones(len(grid)), devices=devices), stack.collective_wait_seconds
+    )
     context_group = group(net, size=grid.context_parallel_size.astype(np.float64), stride=tensor, devices=devices)
     ceiling = training_roofline(
         problem.cluster.device,

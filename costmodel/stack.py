@@ -73,6 +73,8 @@ class Stack:
         collective_operations: extra per parameter gather or gradient reduction of a layer.
         optimizer_operations: of the optimizer step per parameter tensor.
         launch_sharpness: exponent of the smooth maximum of device time and host time.
+        collective_wait_seconds: that a tensor-parallel gather or reduce-scatter waits for its last rank, per doubling of the
+            group; an all-reduce is both.
         tensor_parallel_forward_overlap: share of the forward tensor-parallel collectives hidden behind matmuls.
         tensor_parallel_backward_overlap: share of the backward tensor-parallel collectives hidden behind matmuls.
         recompute_early_stop: 1 when recomputation stops once backward has what it needs, before the last product of a layer and
@@ -140,6 +142,7 @@ class Stack:
     collective_operations: float
     optimizer_operations: float
     launch_sharpness: float
+    collective_wait_seconds: float
     tensor_parallel_forward_overlap: float
     tensor_parallel_backward_overlap: float
     recompute_early_stop: float

@@ -39,7 +39,7 @@ class Band:
 
 
 def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict[str, bool]) -> list[Band]:
-    """The band of every runtime profile."""
+    """The band of every runtime profile that states one; the others inherit it."""
     mask = known_mask(cases, known)
     everywhere = _quantile(folds)
     datasets = np.array([case.dataset for case in cases])
@@ -47,6 +47,8 @@ def bands_of(cases: Sequence[Case], folds: Vector, left_out: Vector, known: dict
     names = np.array([case.runtime.name for case in cases])
     found = []
     for path in sorted(RUNTIMES.glob("*.yaml")):
+        if not re.search(r"^error_band: ", path.read_text(encoding="utf-8"), flags=re.M):
+            continue
         rows = names == path.stem
         count = int(rows.sum())
         if count >= _ENOUGH_ROWS:

@@ -75,11 +75,15 @@ def family_of(device: str) -> str:
 
 
 def concerning(case: Case, constants: Sequence[FreeConstant]) -> list[int]:
-    """Indices of the constants that the case's step time can depend on."""
+    """Indices of the constants that the case's step time can depend on; what its runtime states hides the shared one."""
+    own = {
+        constant.name for constant in constants if constant.kind == "runtime" and constant.owner == case.runtime.name
+    }
     return [
         index
         for index, constant in enumerate(constants)
         if concerns(constant, case.family, case.plan.cluster, case.runtime)
+        and not (constant.kind == "shared" and constant.name in own)
     ]
 
 

@@ -82,9 +82,9 @@ class Problem:
         return float((self.weights * cauchy)[use].sum() + (((values - self.prior) / self.deviation) ** 2).sum() / 2)
 
 
-def fit(problem: Problem, start: Vector, *, steps: int, use: NDArray[np.bool_] | None = None) -> Fit:
-    """Minimise equation (2) from ``start`` over the cases to use (all)."""
-    use = np.ones(len(problem.cases), dtype=bool) if use is None else use
+def fit(problem: Problem, start: Vector, *, steps: int, moving: NDArray[np.bool_]) -> Fit:
+    """Minimise equation (2) from ``start`` over all cases; constants that are not ``moving`` stay as they are."""
+    use = np.ones(len(problem.cases), dtype=bool)
     values = np.clip(start, problem.low, problem.high)
     predicted, damping = problem.predict(values), 1e-2
     jacobian, curvature = np.zeros((0, 0)), np.zeros((0, 0))
@@ -93,7 +93,7 @@ def fit(problem: Problem, start: Vector, *, steps: int, use: NDArray[np.bool_] |
         curvature, gradient = _normal_equations(problem, values, predicted, jacobian, use)
         now = problem.loss(values, predicted, use)
         for _ in range(6):
-            moved = _bounded_step(problem, values, curvature, gradient, damping)
+            moved = _bounded_step(problem, values, curvature, gradient, damping, moving)
             there = problem.predict(moved)
             if problem.loss(moved, there, use) < now:
                 break
@@ -116,7 +116,7 @@ def refit(problem: Problem, base: Fit, use: NDArray[np.bool_], *, steps: int = 1
         now = np.maximum(values, least)
         predicted = base.predicted + base.jacobian @ (scale * np.log(now / scale))
         curvature, gradient = _normal_equations(problem, values, predicted, base.jacobian * (scale / now), use)
-        values = _bounded_step(problem, values, curvature, gradient, 1e-3)
+        values = _bounded_step(problem, values, curvature, gradient, 1e-3, np.ones(len(values), dtype=bool))
     return values
 
 
@@ -130,9 +130,16 @@ def _normal_equations(
     return curvature, jacobian.T @ (weights * residual) + precision * (values - problem.prior)
 
 
-def _bounded_step(problem: Problem, values: Vector, curvature: Matrix, gradient: Vector, damping: float) -> Vector:
+def _bounded_step(
+    problem: Problem,
+    values: Vector,
+    curvature: Matrix,
+    gradient: Vector,
+    damping: float,
+    moving: NDArray[np.bool_],
+) -> Vector:
     """Equation (5)."""
-    free, fixed = np.ones(len(values), dtype=bool), np.zeros(len(values))
+    free, fixed = moving.copy(), np.zeros(len(values))
     for _ in range(len(values)):
         inside = np.flatnonzero(free)
         system = curvature[np.ix_(inside, inside)]

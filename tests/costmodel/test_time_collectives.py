@@ -18,6 +18,7 @@ from costmodel.collectives import (
     network,
     reduce_scatter_bytes,
     reduce_scatter_seconds,
+    waiting_group,
 )
 from costmodel.specs import LevelSpec
 
@@ -79,6 +80,20 @@ def test_latency_counts_hops_per_level_and_trees_serve_all_reduces_only():
     assert wide.tree_latency_seconds[0] == pytest.approx((7 + 4) * 1e-5)
     assert all_gather_seconds(wide, np.array([0.0]), 3.0)[0] == pytest.approx(3 * 22e-5)
     assert all_reduce_seconds(wide, np.array([0.0]), 3.0)[0] == pytest.approx(3 * 2 * 11e-5)
+
+
+def test_a_group_waits_for_its_last_rank_once_per_phase_and_doubling():
+    ring = members(cluster(nodes=4, inside=1e11, across=1e10, latency=1e-6), size=8)
+    late = waiting_group(ring, 1e-4)
+    for operation, phases in zip(OPERATIONS, (1, 2, 1), strict=True):
+        wait = operation(late, MESSAGE, 5.0) - operation(ring, MESSAGE, 5.0)
+        assert wait[0] == pytest.approx(5 * phases * 3 * 1e-4)
+    assert all_reduce_seconds(waiting_group(members(cluster(), size=1), 1e-4), MESSAGE)[0] == 0
+
+
+def test_processes_of_gloo_do_not_wait_beyond_what_was_measured():
+    ring = members(cluster(nodes=1, per_node=4, of=device(kind="cpu")), size=4)
+    assert waiting_group(ring, 1e-4) is ring
 
 
 def test_three_levels_and_oversubscription():
