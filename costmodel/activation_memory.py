@@ -45,7 +45,7 @@ Head side: the final norm as (1) or (2), its gathered output c T h, and the logi
     (11) log-probabilities, kept for backward, float32 at least                        w T V
          capped logits (gemma2): their tanh besides                                    c T V
     (12) their gradient and the logits' (one more in a parallel loss)                  2 w T V, 3 w T V / t
-    (13) a compiled loss keeps the logits and writes their gradient, no table in fp32  c T V, max(c, loss_bytes - c) T V
+    (13) a loss in one kernel keeps the logits and writes their gradient, none in fp32 c T V, max(c, loss_bytes - c) T V
     (14) a loss over n > 1 chunks of the sequence keeps none of the table, and holds   (11) + (12) or (13) of T / n
          one chunk's at a time, in forward and again in backward: ceil(s / (cp n)) b tokens
 
@@ -234,7 +234,7 @@ def torch_end_bytes(
     columns = ceil_div(np.full_like(parallel, model.padded_vocab_size), parallel)
     wide = np.full_like(parallel, max(WIDE_BYTES, compute))
     kept, gradients = wide, np.where(parallel > 1, 3, 2) * wide
-    if accounting.loss_bytes is not None and fusion == "full":
+    if accounting.loss_bytes is not None and (accounting.fused_loss or fusion == "full"):
         kept = np.where(parallel > 1, kept, compute)
         gradients = np.where(parallel > 1, gradients, max(compute, accounting.loss_bytes - compute))
     if model.final_logit_softcapping is not None:

@@ -9,7 +9,8 @@ initialisation on (state_memory.py, (10)). The peak of forward and backward is t
 Activations only shrink after (2) and gradients do not grow, so no later instant is larger. A stack that holds the outputs it
 sent (`MemoryAccounting.sent_outputs`) keeps c z h more per micro-batch in flight. With 16-bit gradients the optimizer step
 copies the gradient shard to fp32 (4 ceil(local / d) bytes), d = dp_shard x cp. Under ZeRO 3 the widest layer and the one
-after it are gathered. With fp8 projections their weights are kept in 8 bits twice (FP8_COPIES).
+after it are gathered. With fp8 projections their weights are kept in 8 bits twice (FP8_COPIES), beside those in the parameters'
+format or instead of them (`MemoryAccounting.fp8_primary_weights`).
 
 Sources: Megatron-LM docs/source/api-guide/dist_optimizer.md; megatron/core/pipeline_parallel/schedules.py (an output's
 memory is freed once it is sent, `deallocate_output_tensor`); arXiv 2205.05198 sections 4 and 5; arXiv 1910.02054 (ZeRO).
@@ -80,9 +81,11 @@ def _state(inputs: Inputs, totals: RankTotals) -> Terms:
     shard = ceil_div(local, inputs.grid.shard_group_size)
     moments = inputs.training.optimizer.num_moments * inputs.bytes_of("state")
     more = inputs.accounting.state_bytes.get(inputs.training.precision.compute, 0)
-    eight_bit = FP8_COPIES * FP8_BYTES * (inputs.training.precision.fp8_recipe is not None)
+    recipe = inputs.training.precision.fp8_recipe
+    eight_bit, alone = FP8_COPIES * FP8_BYTES * (recipe is not None), recipe in inputs.accounting.fp8_primary_weights
+    whole = local - totals.layer_sizes.local * alone
     return {
-        "parameters": np.where(stage >= 3, shard, local) * inputs.bytes_of("parameter"),
+        "parameters": np.where(stage >= 3, shard, whole) * inputs.bytes_of("parameter"),
         "gradients": np.where(stage >= 2, shard, local) * (inputs.bytes_of("gradient") + more),
         "optimizer_state": shard * (inputs.bytes_of("master") + moments),
         "fp8_weights": totals.layer_sizes.local * eight_bit,

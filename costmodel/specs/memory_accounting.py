@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from costmodel.specs.training import Fp8Recipe
 from hardware_profiles.spec import Spec
 
 
@@ -22,7 +23,11 @@ class MemoryAccounting(Spec):
         dropout_masks: whether layers have dropout: masks, and dropped-out scores.
         gathered_logits: whether every tensor-parallel rank holds the logits of the whole vocabulary.
         loss_bytes: bytes per logit alive in the loss; None: fp32 probabilities and the logits in the compute format. A
-            ``torch`` memory model takes it for a compiled loss: not in a parallel loss, not where nothing is compiled.
+            ``torch`` memory model takes it for a loss in one kernel: not in a parallel loss, and where nothing is compiled
+            only with ``fused_loss``.
+        fused_loss: whether the loss is one kernel, whatever is compiled.
+        fp8_primary_weights: fp8 recipes under which projections' weights are kept in 8 bits alone, with no copy in the
+            parameters' format.
         sent_outputs: whether a pipeline rank holds the outputs it sent until their gradients come.
         state_bytes: bytes per parameter of one rank beyond those of the precision's formats, by compute format.
         stream_pools: whether what FSDP2's own streams free stays reserved for them (stream_pools.py).
@@ -35,6 +40,8 @@ class MemoryAccounting(Spec):
     dropout_masks: bool = False
     gathered_logits: bool = False
     loss_bytes: NonNegativeInt | None = None
+    fused_loss: bool = False
+    fp8_primary_weights: tuple[Fp8Recipe, ...] = ()
     sent_outputs: bool = False
     state_bytes: dict[str, NonNegativeInt] = Field(default={})
     stream_pools: bool = False

@@ -63,6 +63,16 @@ def test_chunks_of_a_parallel_and_of_a_compiled_loss() -> None:
     assert int(compiled.logits[0]) == 4 * 250 * 100_000
 
 
+@pytest.mark.parametrize(("fused", "kept", "beside"), [(False, 4, 8), (True, 2, 2)])
+def test_a_fused_loss_keeps_16_bit_logits_and_writes_their_gradient_where_nothing_is_compiled(
+    fused: bool, kept: int, beside: int
+) -> None:
+    plan = chunked(1)
+    accounting = MemoryAccounting(loss_bytes=4, fused_loss=fused)
+    end = torch_end_bytes(LARGE, plan.training, Grid.from_plan(plan), accounting=accounting)
+    assert (int(end.probabilities[0]), int(end.logits[0])) == (kept * 1000 * 100_000, beside * 1000 * 100_000)
+
+
 def test_context_parallel_ranks_cut_their_own_share() -> None:
     sizes: dict[str, Any] = {"context_parallel_size": 4, "context_parallel_method": "all_gather", "sequence": 1024}
     plan = chunked(5, **sizes)
@@ -71,13 +81,15 @@ def test_context_parallel_ranks_cut_their_own_share() -> None:
     assert "valid: 1 to 256" in rules(chunked(257, **sizes))["loss_chunks_have_tokens"]
 
 
-@pytest.mark.parametrize("runtime", ["unknown", "composer-fsdp", "deepspeed"])
-def test_a_chunks_logits_lie_beside_the_heads_gradient(runtime: str) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "kept", "beside"), [("unknown", 4, 8), ("composer-fsdp", 2, 2), ("deepspeed", 4, 8)]
+)
+def test_a_chunks_logits_lie_beside_the_heads_gradient(runtime: str, kept: int, beside: int) -> None:
     """So the peak falls by what the chunks save, less that gradient (head of V h, norm of h), and stays the loss's."""
     whole, cut = (peak_terms(chunked(n, runtime=runtime), rank=0) for n in (1, 2))
-    assert whole["logits"] == 8 * 1000 * 100_000
-    assert cut["logits"] == 12 * 500 * 100_000
-    assert whole["activations"] - cut["activations"] == 4 * 1000 * 100_000
+    assert whole["logits"] == beside * 1000 * 100_000
+    assert cut["logits"] == (kept + beside) * 500 * 100_000
+    assert whole["activations"] - cut["activations"] == kept * 1000 * 100_000
     assert cut["gradients"] - whole.get("gradients", 0) == 2 * 64 * (100_000 + 1)
 
 

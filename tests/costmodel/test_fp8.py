@@ -106,6 +106,21 @@ def test_megatron_keeps_8_bit_weights_and_their_transposes() -> None:
     assert copies == {2 * LAYERS * layer_parameters}
 
 
+@pytest.mark.parametrize(("recipe", "alone"), [("delayed", True), ("current", True), ("mxfp8", False)])
+def test_weights_of_nemo_are_kept_in_8_bits_alone_where_its_recipes_gather_them_so(recipe: str, alone: bool) -> None:
+    """Without their copies in bf16: 2 bytes a parameter of the layers less."""
+    plan, runtime = in_format("fp8", runtime="nemo")
+    precision = plan.training.precision.model_copy(update={"fp8_recipe": recipe})
+    plan = plan.model_copy(update={"training": plan.training.model_copy(update={"precision": precision})})
+    (stage,) = plan_memory(plan, runtime)
+    (other,) = plan_memory(plan, runtime.model_copy(update={"memory": MEGATRON.memory}))
+    layer_parameters = 12 * HIDDEN**2 + 13 * HIDDEN
+    saved = 2 * LAYERS * layer_parameters * alone
+    assert other.peak_bytes - stage.peak_bytes == saved
+    held = [{term.bytes for term in each.terms if term.name == "parameters"} for each in (stage, other)]
+    assert max(held[1]) - max(held[0]) == saved
+
+
 def test_a_step_in_fp8_is_faster_by_less_than_two() -> None:
     seconds = [estimate(*in_format(word), ignore_memory=True).step_time_seconds.value for word in ("bf16", "fp8")]
     assert 1 < seconds[0] / seconds[1] < 2

@@ -91,6 +91,11 @@ def test_zero_stage_and_profile(runtime: str, stage: int | None, profile: str, f
     assert (adapted.runtime.name, adapted.plan.parallel.zero_stage) == (profile, found)
 
 
+def test_plain_fsdp_has_no_fused_loss() -> None:
+    found = [run(runtime=name, parallel__pp=1, parallel__tp=1, parallel__dp=16) for name in ("composer-fsdp", "fsdp")]
+    assert [each.runtime.memory.loss_bytes for each in found] == [4, None]
+
+
 @pytest.mark.parametrize(("word", "replicate", "shard"), [
     (None, 1, 16), ("HYBRID_SHARD", 2, 8), ("FSDP2 degree 4", 4, 4), ("ZeRO-1 over 8 ranks (hybrid)", 2, 8),
     ("dcn_FSDP=2; dcn_DP=1; ici_FSDP=4", 2, 8), ("FULL_SHARD", 1, 16),

@@ -24,19 +24,21 @@ class Framework:
         megatron_layers: whether its published runs trained Megatron-LM's layers, with their fused kernels.
         sequence_parallel: whether it is on under tensor parallelism when a run does not say.
         zero_stage: the stage under data parallelism when a run does not say.
+        eager_loss: whether its loss is made of torch's operations, whatever the profile's is.
     """
 
     profile: str
     megatron_layers: bool = False
     sequence_parallel: bool = False
     zero_stage: int = 0
+    eager_loss: bool = False
 
 
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework(profile="torch"),
     "torchtitan": Framework(profile="torchtitan", sequence_parallel=True, zero_stage=3),
     "composer-fsdp": Framework(profile="composer-fsdp", zero_stage=3),
-    "fsdp": Framework(profile="composer-fsdp", zero_stage=3),
+    "fsdp": Framework(profile="composer-fsdp", zero_stage=3, eager_loss=True),
     "maxtext": Framework(profile="unknown", zero_stage=3),
     "bmtrain": Framework(profile="unknown", zero_stage=3),
     "nanotron": Framework(profile="nanotron", sequence_parallel=True, zero_stage=1),

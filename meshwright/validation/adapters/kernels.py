@@ -35,7 +35,7 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow, framework: Framework) -> 
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:
         update["flash_attention_version"] = _flash_version(kernel)
-    if runtime.name in _COMPILED and row.year is not None and row.year < _COMPILED_LOSS_SINCE:
+    if framework.eager_loss or (runtime.name in _COMPILED and row.year is not None and row.year < _COMPILED_LOSS_SINCE):
         update["memory"] = runtime.memory.model_copy(update={"loss_bytes": None})
     if "torch" in kernel:
         update["unfused_softmax"] = "eager"
