@@ -25,7 +25,7 @@ _LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
 _V_SHAPED = tuple(SCHEDULES.index(name) for name in V_SCHEDULES)
 # Searched unless stated otherwise; the others of a runtime join a space by --fix and --allow.
 DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
-MAX_MICRO_BATCH = 64
+_MAX_MICRO_BATCH, _MAX_TOKENS = 64, 1 << 16
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
     "axis_order", "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
@@ -130,9 +130,10 @@ def _data_options(context: RuleContext, declared: Declared, cell: _Cell) -> list
     return options
 
 
-def micro_batch_values(share: int) -> tuple[int, ...]:
-    """Divisors of one data-parallel rank's share of the batch, up to 64."""
-    return tuple(size for size in divisors(share) if size <= MAX_MICRO_BATCH)
+def micro_batch_values(share: int, sequence_length: int) -> tuple[int, ...]:
+    """Divisors of one data-parallel rank's share of the batch, up to 64 or 65,536 tokens."""
+    most = max(_MAX_MICRO_BATCH, _MAX_TOKENS // sequence_length)
+    return tuple(size for size in divisors(share) if size <= most)
 
 
 def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedule: int) -> list[Option]:
@@ -145,7 +146,7 @@ def _batch_options(context: RuleContext, declared: Declared, cell: _Cell, schedu
         return [(max(1, batch // (data * number)), number) for number in count]
     if micro is None:
         share = batch // data if batch % data == 0 else 1
-        micro = (share,) if schedule == _NAIVE else micro_batch_values(share)
+        micro = (share,) if schedule == _NAIVE else micro_batch_values(share, context.training.sequence_length)
     return [(size, max(1, batch // (data * size))) for size in micro]
 
 

@@ -22,7 +22,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext, divisors, valid_tensor_parallel_sizes
 from costmodel.specs import ClusterSpec, Infeasible, Objective, ParallelConfig, Recommendation, Trial
 from planner.completion import problem_of
-from planner.enumeration import MAX_MICRO_BATCH, Declared, tensor_parallel_values
+from planner.enumeration import Declared, micro_batch_values, tensor_parallel_values
 from planner.inquiry import Inquiry, searched, told, try_space
 from planner.objectives import on_fewer
 from planner.space import Space
@@ -95,7 +95,7 @@ def _listed(numbers: list[int]) -> str:
 def least_device_seconds(context: RuleContext, declared: Declared) -> float:
     """N T(n) of equation (1): seconds of one step's computation, of all devices together."""
     batch = context.training.global_batch_size
-    micro = declared.get("micro_batch_size", tuple(size for size in divisors(batch) if size <= MAX_MICRO_BATCH))
+    micro = declared.get("micro_batch_size", micro_batch_values(batch, context.training.sequence_length))
     valid = set(valid_tensor_parallel_sizes(context))
     sizes = [size for size in tensor_parallel_values(context, declared) if size in valid] or [1]
     rows = [

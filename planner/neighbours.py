@@ -60,7 +60,7 @@ def steps_from(row: int, space: Space, found: Search) -> list[Step]:
         *_tensor_moves(parallel, context, declared),
         *_pipeline_moves(parallel, context, declared),
         *_schedule_moves(parallel, context, declared),
-        *_micro_batch_moves(parallel, declared),
+        *_micro_batch_moves(parallel, context, declared),
         *_sharding_moves(parallel, context, declared),
         *_partition_moves(parallel, context, declared),
         *_switch_moves(parallel),
@@ -193,10 +193,11 @@ def _schedule_moves(parallel: ParallelConfig, context: RuleContext, declared: De
         yield "pipeline_schedule", schedule, _changed(parallel, pipeline_schedule=schedule, num_model_chunks=count)
 
 
-def _micro_batch_moves(parallel: ParallelConfig, declared: Declared) -> Iterator[Move]:
+def _micro_batch_moves(parallel: ParallelConfig, context: RuleContext, declared: Declared) -> Iterator[Move]:
     current = parallel.micro_batch_size
     share = current * parallel.num_micro_batches
-    values = [size for size in declared.get("micro_batch_size", micro_batch_values(share)) if share % size == 0]
+    sizes = declared.get("micro_batch_size", micro_batch_values(share, context.training.sequence_length))
+    values = [size for size in sizes if share % size == 0]
     for size in _beside(sorted({*values, current}), current):
         changed = _changed(parallel, micro_batch_size=size, num_micro_batches=share // size)
         yield "micro_batch_size", str(size), changed

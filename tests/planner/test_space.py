@@ -17,7 +17,7 @@ from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules import obeys_rules
 from costmodel.specs import InputError, ParallelConfig, PipelineSchedule, Recommendation
 from planner.axes import AXES, AXIS_NAMES
-from planner.enumeration import DEFAULT_SCHEDULES
+from planner.enumeration import DEFAULT_SCHEDULES, micro_batch_values
 from planner.search import search
 from planner.space import Space, declare_space, describe_space, schedules_left_out
 
@@ -136,6 +136,11 @@ def test_stated_values_are_the_only_ones_searched() -> None:
     closed = {axis.axis: axis.values for axis in describe_space(declare(batch=32, fix={"layers_per_stage": "even"}))}
     assert closed["layers_per_stage"] == ("even split",)
     assert set(described) == set(AXIS_NAMES) - {"data_parallel_size"}
+
+
+@pytest.mark.parametrize(("sequence", "most"), [(128, 512), (512, 128), (1024, 64), (4096, 64)])
+def test_micro_batches_reach_64_sequences_or_65536_tokens(sequence: int, most: int) -> None:
+    assert micro_batch_values(1024, sequence)[-1] == most
 
 
 def test_micro_batches_may_be_stated_instead_of_their_size() -> None:
