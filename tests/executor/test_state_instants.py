@@ -57,7 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_state_bytes_of_every_rank(pool: Pool, name: str, precision: str) -> None:
     sizes = {"model": "llama-63", **CASES[name]}

@@ -47,11 +47,11 @@ def test_state_is_fp32_parameters_gradients_and_moments() -> None:
 @pytest.mark.parametrize(
     ("sizes", "count"),
     [
-        ({"zero_stage": 1, "data_parallel_shard_size": 2}, 5),
-        ({"zero_stage": 2, "data_parallel_shard_size": 2}, 5),
+        pytest.param({"zero_stage": 1, "data_parallel_shard_size": 2}, 5, marks=pytest.mark.slow),
+        pytest.param({"zero_stage": 2, "data_parallel_shard_size": 2}, 5, marks=pytest.mark.slow),
         ({"zero_stage": 3, "data_parallel_shard_size": 2}, 5),
         (PIPELINE, 7),
-        ({**PIPELINE, "pipeline_schedule": "gpipe"}, 7),
+        pytest.param({**PIPELINE, "pipeline_schedule": "gpipe"}, 7, marks=pytest.mark.slow),
         (INTERLEAVED, 8),
     ],
     ids=["zero1", "zero2", "zero3", "1f1b", "gpipe", "interleaved"],

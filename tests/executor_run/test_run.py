@@ -135,7 +135,9 @@ PIPED = {"pipeline_parallel_size": 2, "pipeline_schedule": "1f1b"}
     [
         ("raise RuntimeError('the disk is full')", SHARDED, r"rank 1: RuntimeError: the disk is full\Z"),
         ("os.kill(os.getpid(), 9)", SHARDED, r"rank 1: the process was killed by SIGKILL"),
-        ("os.kill(os.getpid(), 9)", PIPED, r"rank 1: the process was killed by SIGKILL"),
+        pytest.param(
+            "os.kill(os.getpid(), 9)", PIPED, r"rank 1: the process was killed by SIGKILL", marks=pytest.mark.slow
+        ),
         ("time.sleep(1000)", SHARDED, r"rank 0: another process was lost or kept it waiting too long .*Timed out"),
     ],
     ids=["raises", "killed", "killed in a pipeline", "hangs"],

@@ -44,7 +44,7 @@ def test_numbers_that_are_tried() -> None:
     assert worthwhile_numbers(make_cluster(nodes=24, per_node=2)) == [1, 2, 4, 6, 8, 12, 16, 24, 32, 48]
 
 
-@pytest.mark.parametrize("memory_gib", [4.5, 4.9, 5.65, 8.0])
+@pytest.mark.parametrize("memory_gib", [4.5, *(pytest.param(gib, marks=pytest.mark.slow) for gib in (4.9, 5.65)), 8.0])
 def test_the_fewest_devices_are_those_of_the_exhaustive_trial(memory_gib: float) -> None:
     cluster = make_cluster(nodes=2, per_node=6, memory_bytes=int(memory_gib * GIB))
     inquiry = ask(model=LARGE, cluster=cluster, batch=12)
