@@ -33,8 +33,8 @@ IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 _APART, _STEP, _WHOLE = 1e-4, 1e-7, 0.05
 _CLOSE = 1e-5
-_SLACK = 1e-9
-"""What rounding of a row's factors may take from whole numbers that reach it just so."""
+SLACK = 1e-9
+"""What rounding and a solver's tolerance may take: of a row that whole numbers reach just so, of a bound relative to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +70,10 @@ class CountProblem:
                 factors, fewest, more = np.ones(len(stages)), self.fewest[stage], self.most[stage] - self.largest[stage]
                 if fewest > 0:
                     factors[place] = 1.0 + 1.0 / fewest
-                    yield stages, factors.copy(), least + 1.0 - _SLACK
+                    yield stages, factors.copy(), least + 1.0 - SLACK
                 if more > 0:
                     factors[place] = 1.0 - 1.0 / more
-                    yield stages, factors, least - self.largest[stage] / more - _SLACK
+                    yield stages, factors, least - self.largest[stage] / more - SLACK
 
 
 class Durations:
@@ -193,7 +193,7 @@ def best_counts(
             if whole:
                 break
             whole = True
-    return CountAnswer(lower * (1 - 1e-9) if np.isfinite(lower) else lower, tuple(tried))
+    return CountAnswer(lower * (1 - SLACK) if np.isfinite(lower) else lower, tuple(tried))
 
 
 def _program(counts: CountProblem, durations: Durations, cuts: list[Cut], *, whole: bool) -> object:

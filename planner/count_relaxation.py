@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from costmodel.bounds import pipeline_shape
 from costmodel.pipeline import Topology, build_topology
-from planner.chunk_counts import CountProblem, Durations
+from planner.chunk_counts import SLACK, CountProblem, Durations
 
 if TYPE_CHECKING:
     from planner.solver import LinearProgram
 
 MOST_OPERATIONS = 6_000
 """Larger graphs take too long: about a second for 10,000 operations."""
-_SLACK = 1e-9
 IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
@@ -78,6 +77,8 @@ def whole_counts(
 ) -> tuple[float, IntArray | None]:
     """Seconds that no counts beat, at most ``known``, and faster counts [V] if there are any; what fits is known by (4) alone.
 
+    Unlike that of `relaxed_counts`, the bound rests on the solver's tolerances, less `SLACK`.
+
     Args:
         counts: a candidate for which `relaxed_counts` has an answer.
         durations: of its operations.
@@ -90,7 +91,7 @@ def whole_counts(
     unit, stages = float(durations.plain.mean()), len(counts.layers)
     program = _program(counts, durations, known=known, unit=unit)
     bound, found = minimise_whole(program, whole=stages, seconds=seconds, nodes=nodes)
-    lower = min(known, bound * unit * (1.0 - _SLACK))
+    lower = min(known, bound * unit * (1.0 - SLACK))
     return lower, None if found is None else np.rint(found[:stages]).astype(np.int64)
 
 

@@ -71,13 +71,29 @@ def solve_counts(
     left = seconds - (time.perf_counter() - started)
     if most_cuts <= cuts or left <= 0 or lower >= min(upper, known):
         return lower
-    if relaxed is not None:
-        bound, better = whole_counts(problem, durations, known=min(upper, known), seconds=left, nodes=most_cuts)
-        if better is not None:
-            evaluate(better)
-        return max(lower, bound)
+    if relaxed is None:
+        return max(
+            lower, _by_paths(problem, durations, best, evaluate, upper=min(upper, known), seconds=left, cuts=most_cuts)
+        )
+    bound, better = whole_counts(problem, durations, known=min(upper, known), seconds=left, nodes=most_cuts)
+    if better is not None:
+        evaluate(better)
+    return max(lower, bound)
+
+
+def _by_paths(
+    problem: CountProblem,
+    durations: Durations,
+    best: IntArray,
+    evaluate: Callable[[IntArray], float],
+    *,
+    upper: float,
+    seconds: float,
+    cuts: int,
+) -> float:
+    """The bound of more paths, from that of the best counts on; what is tried is evaluated."""
     start = [best.astype(np.float64)]
-    answer = best_counts(problem, durations, start, upper=min(upper, known), seconds=left, most_cuts=most_cuts)
+    answer = best_counts(problem, durations, start, upper=upper, seconds=seconds, most_cuts=cuts)
     for tried in answer.counts:
         evaluate(tried)
-    return max(lower, answer.lower)
+    return answer.lower
