@@ -1,9 +1,10 @@
 """The search against all completions of all candidates of random small instances, one after the other.
 
-python -m benchmarks.brute_force [--instances 200] [--first 0] [--output FILE]
+python -m benchmarks.brute_force [--instances 200] [--first 0] [--cut] [--output FILE]
 
 Every instance is a random model of 4 to 8 layers (one or two kinds of layer, a table of random size), 4 or 8 devices of
-random memory, a batch and a part of the axes. Brute force writes out every candidate that obeys the rules, every contiguous
+random memory, a batch and a part of the axes. With ``--cut`` they are of runtimes that cut sequences, by 2 or 4 beside all other
+axes. Brute force writes out every candidate that obeys the rules, every contiguous
 split of its layers and every number of recomputed layers of every stage, and takes the fastest that fits, once inside the
 declared window and once over all splits. Step time and memory of one completion of each candidate are compared with the
 estimate of the complete plan. The search must say L <= optimum <= U, and U = optimum where its gap is 0.
@@ -38,6 +39,7 @@ from costmodel.runtimes.rules import obeys_rules
 from costmodel.setting import Problem
 from costmodel.specs import Infeasible, LayerGroup, ModelSpec, RecomputeSpec
 from meshwright.inputs import load_cluster, load_model, make_training
+from planner.axes import AXES
 from planner.candidates import device_bytes
 from planner.effort import exact
 from planner.search import search
@@ -72,16 +74,16 @@ class Outcome:
         return inside and (self.gap != 0 or abs(self.upper / self.optimum - 1) <= _TOLERANCE)
 
 
-def make_space(seed: int) -> Space:
-    """A random instance in which some candidate obeys the rules."""
+def make_space(seed: int, *, cut: bool = False) -> Space:
+    """A random instance in which some candidate obeys the rules; ``cut``: one in which sequences may be cut."""
     rng = random.Random(seed)
-    while (space := _draw(rng)) is None:
+    while (space := _limited(rng, _draw_cut(rng) if cut else _draw(rng))) is None:
         pass
     return space
 
 
-def _draw(rng: random.Random) -> Space | None:
-    model = _make_model(rng)
+def _draw(rng: random.Random) -> Space:
+    model = _make_model(rng, ["llama-3-8b", "llama-3-8b", "gemma-2-2b"])
     devices, nodes = rng.choice([(4, 1), (4, 2), (8, 2)])
     cluster = load_cluster(f"{nodes}x{devices // nodes}xA100-SXM-40GB" if nodes > 1 else f"{devices}xA100-SXM-40GB")
     runtime = load_runtime(rng.choice(["torch", "torch", "torch", "megatron"]) if model.family == "llama" else "torch")
@@ -104,12 +106,39 @@ def _draw(rng: random.Random) -> Space | None:
         "axis_order": "pipeline_outermost,data_outermost",
         "recompute": rng.choice(["none,full", "full", "none", "none,core_attention"]),
     }
-    space = declare_space(model, cluster, training, runtime, allow=allow)
-    memory = _memory(space, rng.choice([0.0, 0.02, 0.1, 0.25, 0.5, 1.0]))
+    return declare_space(model, cluster, training, runtime, allow=allow)
+
+
+def _draw_cut(rng: random.Random) -> Space:
+    runtime = load_runtime(rng.choice(["megatron", "megatron", "torchtitan", "deepspeed"]))
+    piped = runtime.schedules != ("none",)
+    model, nodes = _make_model(rng, ["llama-3-8b"]), rng.choice([1, 2])
+    cluster = load_cluster(f"2x{8 // nodes}xA100-SXM-40GB" if nodes > 1 else "8xA100-SXM-40GB")
+    batch, length = rng.choice([2, 4, 8, 12]), rng.choice([2048, 8192, 16384])
+    training = make_training(cluster, runtime, global_batch_size=batch, sequence_length=length)
+    allow = {
+        "context_parallel_size": rng.choice(["1,2", "2", "2,4", "1,2,4"]),
+        "context_parallel_method": ",".join(["none", *runtime.context_parallel_methods]),
+        "pipeline_schedule": ",".join(rng.sample(runtime.schedules, min(3, len(runtime.schedules)))),
+        "pipeline_parallel_size": rng.choice(["1,2", "2", "2,4"]) if piped else "1",
+        "tensor_parallel_size": rng.choice(["1", "1,2"]),
+        "zero_stage": ",".join(str(stage) for stage in rng.sample(runtime.zero_stages, 2)),
+        "micro_batch_size": rng.choice(["1", "1,2"]),
+        "num_model_chunks": "1,2",
+        "recompute": ",".join(rng.sample(runtime.recompute_kinds, rng.choice([1, 2]))),
+    }
+    return declare_space(model, cluster, training, runtime, allow=allow)
+
+
+def _limited(rng: random.Random, space: Space) -> Space | None:
+    """The space on devices with a random memory."""
+    memory, context = _memory(space, rng.choice([0.0, 0.02, 0.1, 0.25, 0.5, 1.0])), space.context
     if memory is None:
         return None
-    cluster = cluster.model_copy(update={"device": cluster.device.model_copy(update={"memory_bytes": memory})})
-    return declare_space(model, cluster, training, runtime, allow=allow)
+    device = context.cluster.device.model_copy(update={"memory_bytes": memory})
+    cluster = context.cluster.model_copy(update={"device": device})
+    allow = {axis: [AXES[axis].show(code) for code in codes] for axis, codes in space.declared.items()}
+    return declare_space(context.model, cluster, context.training, context.runtime, allow=allow)
 
 
 def _memory(space: Space, share: float) -> int | None:
@@ -120,9 +149,9 @@ def _memory(space: Space, share: float) -> int | None:
     return int(0.995 * np.quantile(device_bytes(space.context, grid), share))
 
 
-def _make_model(rng: random.Random) -> ModelSpec:
+def _make_model(rng: random.Random, names: Sequence[str]) -> ModelSpec:
     """A llama, or a gemma2 with its two kinds of layer, cut to a few small layers."""
-    name = rng.choice(["llama-3-8b", "llama-3-8b", "gemma-2-2b"])
+    name = rng.choice(names)
     model, layers = load_model(name), rng.choice([4, 5, 6, 7, 8])
     groups, left = [], layers
     for group in model.layers:
@@ -146,9 +175,9 @@ def _make_model(rng: random.Random) -> ModelSpec:
     )
 
 
-def run_instance(seed: int) -> Outcome:
+def run_instance(seed: int, *, cut: bool = False) -> Outcome:
     """Brute force and search of one instance; odd seeds ask for an exact answer."""
-    space = make_space(seed)
+    space = make_space(seed, cut=cut)
     context = space.context
     effort = exact() if seed % 2 else None
     found = search(context.model, context.cluster, context.training, context.runtime, space, effort=effort)
@@ -313,11 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.brute_force", description="The search against all completions.")
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first instance")
+    parser.add_argument("--cut", action="store_true", help="instances with context parallelism")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
     options = parser.parse_args(arguments)
     outcomes = []
     for seed in range(options.first, options.first + options.instances):
-        outcomes.append(run_instance(seed))
+        outcomes.append(run_instance(seed, cut=options.cut))
         if not outcomes[-1].right:
             print("wrong:", outcomes[-1], flush=True)
     print(summary(outcomes))

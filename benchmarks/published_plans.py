@@ -133,8 +133,6 @@ def missing(plan: Plan, space: Space) -> str:
         for name in GRID_AXES
         if not np.isin(getattr(own, name), getattr(grid, name))[0]
     ]
-    if own.context_parallel_size[0] > 1:
-        foreign.append(f"context_parallel_size {own.context_parallel_size[0]}")
     if foreign:
         return ", ".join(foreign)
     columns = [field.name for field in fields(Grid)]

@@ -115,11 +115,10 @@ def explain_miss(plan: Plan) -> Infeasible:
         raise InputError("the plan has no estimate that does not fit")
     runtime = runtime_of(plan)
     context = (plan.model, plan.cluster, plan.training, runtime)
-    if plan.parallel.context_parallel_size == 1:  # the planner's spaces hold no other
-        space = declare_space(*context, fix=as_fixed(plan), memory_limit=plan.estimate.memory_limit)
-        answer = search(*context, space, top=1)
-        if isinstance(answer, Infeasible):
-            return answer
+    space = declare_space(*context, fix=as_fixed(plan), memory_limit=plan.estimate.memory_limit)
+    answer = search(*context, space, top=1)
+    if isinstance(answer, Infeasible):
+        return answer
     return Infeasible(rejections=(), nearest_miss=_own_miss(plan, plan.estimate), space=())
 
 

@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 _GIVEN_UP = (
     (),
-    ("hierarchical_partition_size", "loss_parallel", "sequence_parallel", "num_model_chunks", "pipeline_schedule"),
+    (
+        "hierarchical_partition_size",
+        "loss_parallel",
+        "sequence_parallel",
+        "num_model_chunks",
+        "pipeline_schedule",
+        "context_parallel_method",
+    ),
     ("zero_stage", "data_parallel_replicate_size", "data_parallel_shard_size", "recompute"),
     ("micro_batch_size", "num_micro_batches"),
+    ("context_parallel_size",),
     ("pipeline_parallel_size", "data_parallel_size"),
     ("tensor_parallel_size",),
     ("num_devices_used",),

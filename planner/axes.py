@@ -1,7 +1,8 @@
 """The axes of the declared space: their names, how a person writes a value, and how a grid stores it.
 
-A column code is an int64: sizes as they are, booleans 0 or 1, schedules, axis orders and recompute kinds as
-indices into `SCHEDULES`, `AXIS_ORDER_WORDS` and `RECOMPUTE_KINDS`, and 0 for a hierarchical partition that is off.
+A column code is an int64: sizes as they are, booleans 0 or 1, schedules, context-parallel methods, axis orders and recompute
+kinds as indices into `SCHEDULES`, `CONTEXT_PARALLEL_METHODS`, `AXIS_ORDER_WORDS` and `RECOMPUTE_KINDS`, and 0 for a
+hierarchical partition that is off.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES
+from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, RECOMPUTE_KINDS, SCHEDULES
 from costmodel.specs import AXIS_ORDERS, InputError, ParallelConfig, RecomputeSpec
 from costmodel.specs import Axis as MeshAxis
 from hardware_profiles.errors import show_value
@@ -81,6 +82,8 @@ _ALL: tuple[Axis, ...] = (
     _size("pipeline_parallel_size"),
     _choice("pipeline_schedule", SCHEDULES),
     _size("num_model_chunks"),
+    _size("context_parallel_size"),
+    _choice("context_parallel_method", tuple(method or "none" for method in CONTEXT_PARALLEL_METHODS)),
     _size("data_parallel_size"),
     _size("data_parallel_replicate_size"),
     _size("data_parallel_shard_size"),

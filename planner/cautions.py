@@ -153,7 +153,7 @@ def _exposed(best: Plan, name: str) -> tuple[float, str]:
 
 def _slow_link(document: Any, best: Plan) -> Iterator[Explanation]:
     parallel = best.parallel
-    span = parallel.data_parallel_shard_size * parallel.tensor_parallel_size
+    span = parallel.data_parallel_shard_size * parallel.context_parallel_size * parallel.tensor_parallel_size
     share, exposed = _exposed(best, "zero_gather")
     if parallel.zero_stage == 3 and span > best.cluster.devices_per_node and share > _SLOW_LINK_FRACTION:
         tell = Telling(document, "warnings")

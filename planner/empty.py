@@ -12,7 +12,7 @@ from planner.axes import AXES
 from planner.enumeration import enumerate_candidates
 from planner.space import Space
 
-_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_SIZES = ("tensor_parallel_size", "context_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _MOST_VALUES = 16
 
 

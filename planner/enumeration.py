@@ -1,6 +1,6 @@
 """Write a declared space out as a grid of candidates.
 
-For every (devices, tensor, pipeline) that multiplies, the data-parallel size follows, and the remaining
+For every (devices, tensor, context, pipeline) that multiplies, the data-parallel size follows, and the remaining
 axes are crossed. An axis whose only sensible value follows from another one takes that value (no
 schedule without a pipeline); where the user declared something else, the candidate is written out all
 the same, so that a rule can refuse it with its reason.
@@ -8,8 +8,9 @@ the same, so that a rule can refuse it with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -19,6 +20,7 @@ from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors
 from costmodel.specs import PipelineSchedule
 from planner.axis_orders import order_values
+from planner.context_values import context_methods, context_sizes
 
 _NONE, _NAIVE = SCHEDULES.index("none"), SCHEDULES.index("naive")
 _LOOPED = tuple(SCHEDULES.index(name) for name in LOOPED_SCHEDULES)
@@ -28,9 +30,9 @@ DEFAULT_SCHEDULES: tuple[PipelineSchedule, ...] = ("none", "naive", "gpipe", "1f
 _MAX_MICRO_BATCH, _MAX_TOKENS = 64, 1 << 16
 _MAX_MODEL_CHUNKS = 8
 _COLUMNS = (
-    "axis_order", "pipeline_schedule", "num_model_chunks", "data_parallel_replicate_size", "data_parallel_shard_size",
-    "zero_stage", "hierarchical_partition_size", "micro_batch_size", "num_micro_batches",
-    "sequence_parallel", "loss_parallel", "recompute",
+    "axis_order", "context_parallel_method", "pipeline_schedule", "num_model_chunks",
+    "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage", "hierarchical_partition_size",
+    "micro_batch_size", "num_micro_batches", "sequence_parallel", "loss_parallel", "recompute",
 )  # fmt: skip
 Declared = Mapping[str, tuple[int, ...]]
 Option = tuple[int, ...]
@@ -41,8 +43,13 @@ class _Cell:
     """The sizes that a block of candidates shares."""
 
     tensor: int
+    context: int
     pipeline: int
     data: int
+
+    @property
+    def devices(self) -> int:
+        return self.tensor * self.context * self.pipeline * self.data
 
 
 def _pick(declared: Declared, axis: str, default: Sequence[int], valid: Callable[[int], bool]) -> tuple[int, ...]:
@@ -92,28 +99,37 @@ def chunk_values(context: RuleContext, pipeline: int) -> list[int]:
     return sorted(values)
 
 
-def shard_values(context: RuleContext, declared: Declared, data: int, tensor: int) -> list[int]:
-    """Declared sizes; else none, what stays inside a node, and the whole group, a half and a quarter of it."""
+def shard_values(context: RuleContext, declared: Declared, data: int, within: int) -> list[int]:
+    """Declared sizes; else none, what stays inside a node, and the whole group, a half and a quarter of it.
+
+    ``within``: devices that share one sequence of a replica's stage, tensor x context parallel.
+    """
     if "data_parallel_shard_size" in declared:
         return [size for size in declared["data_parallel_shard_size"] if data % size == 0]
     if not context.runtime.hybrid_shard:
         return sorted({1, data})
-    inside = max(1, context.cluster.devices_per_node // tensor)
+    inside = max(1, context.cluster.devices_per_node // within)
     large = {data // part for part in (1, 2, 4) if data % part == 0}
     return sorted({1, *large, *(size for size in divisors(inside) if data % size == 0)})
 
 
 def _zero_values(context: RuleContext, declared: Declared, cell: _Cell, shard: int) -> tuple[int, ...]:
-    """Stage 0 exactly without shards; one data-parallel device shards nothing, so its stage is normalised to 0."""
-    if shard == 1 and (cell.data == 1 or "data_parallel_shard_size" in declared):
+    """Stage 0 exactly without shards; one device to shard over shards nothing, so its stage is normalised to 0.
+
+    Context-parallel devices are sharded over too, whether data-parallel ones are or not.
+    """
+    group, alone = shard * cell.context, cell.context == 1
+    if group == 1 and (cell.data == 1 or "data_parallel_shard_size" in declared):
         return (0,)
-    return _pick(declared, "zero_stage", context.runtime.zero_stages, lambda stage: (stage > 0) == (shard > 1))
+    both = not alone and shard == 1 and (cell.data == 1 or context.runtime.hybrid_shard)
+    return _pick(declared, "zero_stage", context.runtime.zero_stages, lambda stage: both or (stage > 0) == (shard > 1))
 
 
 def _partitions(context: RuleContext, declared: Declared, cell: _Cell, shard: int, stage: int) -> tuple[int, ...]:
     """Off, and for ZeRO-3 across nodes one copy per node; not beside tensor parallelism, which no runtime combines."""
     share = context.cluster.devices_per_node // cell.tensor
-    proper = 1 < share < shard and shard % share == 0 and context.runtime.hierarchical_partition
+    group = shard * cell.context
+    proper = 1 < share < group and group % share == 0 and context.runtime.hierarchical_partition
     sizes = (0, share) if proper and stage == 3 and cell.tensor == 1 else (0,)
     return _pick(declared, "hierarchical_partition_size", sizes, lambda size: size == 0 or stage == 3)
 
@@ -121,7 +137,7 @@ def _partitions(context: RuleContext, declared: Declared, cell: _Cell, shard: in
 def _data_options(context: RuleContext, declared: Declared, cell: _Cell) -> list[Option]:
     """(replicate, shard, ZeRO stage, hierarchical partition)."""
     options: list[Option] = []
-    for shard in shard_values(context, declared, cell.data, cell.tensor):
+    for shard in shard_values(context, declared, cell.data, cell.tensor * cell.context):
         replicate = cell.data // shard
         if replicate not in declared.get("data_parallel_replicate_size", (replicate,)):
             continue
@@ -179,23 +195,40 @@ class _Block:
                 columns[next(names)][rows].reshape(shape)[...] = values.reshape(along)
         columns["tensor_parallel_size"][rows] = self.cell.tensor
         columns["pipeline_parallel_size"][rows] = self.cell.pipeline
-        columns["context_parallel_size"][rows] = 1
-        columns["context_parallel_method"][rows] = 0
+        columns["context_parallel_size"][rows] = self.cell.context
+
+
+def _methods(context: RuleContext, declared: Declared, cell: _Cell) -> tuple[int, ...]:
+    stated = declared.get("context_parallel_method")
+    return context_methods(context, stated, size=cell.context, tensor=cell.tensor, devices=cell.devices)
+
+
+def _cells(context: RuleContext, declared: Declared, devices: int) -> Iterator[_Cell]:
+    """All sizes that multiply to ``devices``."""
+    cuts = context_sizes(context, declared.get("context_parallel_size"), declared.get("context_parallel_method"))
+    for tensor, cut in product(tensor_parallel_values(context, declared), cuts):
+        if devices % (tensor * cut):
+            continue
+        for pipeline in pipeline_values(context, declared, devices // (tensor * cut)):
+            cell = _Cell(tensor, cut, pipeline, devices // (tensor * cut * pipeline))
+            if cell.data in declared.get("data_parallel_size", (cell.data,)):
+                yield cell
 
 
 def _blocks(context: RuleContext, declared: Declared, cell: _Cell) -> list[_Block]:
     kinds = [RECOMPUTE_KINDS.index(kind) for kind in context.runtime.recompute_kinds]
     recompute: list[Option] = [(kind,) for kind in declared.get("recompute", tuple(kinds))]
     data, tensor = _data_options(context, declared, cell), _tensor_options(declared, cell)
-    stated = declared.get("axis_order")
-    orders: list[Option] = [(code,) for code in order_values(context, stated, cell.tensor, cell.pipeline, cell.data)]
+    sizes = {"tensor": cell.tensor, "cut": cell.context, "pipeline": cell.pipeline, "data": cell.data}
+    orders: list[Option] = [(code,) for code in order_values(context, declared.get("axis_order"), **sizes)]
+    methods: list[Option] = [(code,) for code in _methods(context, declared, cell)]
     pipeline = _pipeline_options(context, declared, cell)
     blocks = []
     for naive in (False, True):
         chosen = [option for option in pipeline if (option[0] == _NAIVE) == naive]
         batch = _batch_options(context, declared, cell, _NAIVE if naive else _NONE)
         if chosen and data:
-            blocks.append(_Block(cell, (orders, chosen, data, batch, tensor, recompute)))
+            blocks.append(_Block(cell, (orders, methods, chosen, data, batch, tensor, recompute)))
     return blocks
 
 
@@ -210,15 +243,8 @@ def enumerate_candidates(context: RuleContext, declared: Declared, num_devices: 
     Returns:
         A grid, possibly of no rows.
     """
-    blocks: list[_Block] = []
-    for devices in num_devices:
-        for tensor in tensor_parallel_values(context, declared):
-            if devices % tensor:
-                continue
-            for pipeline in pipeline_values(context, declared, devices // tensor):
-                cell = _Cell(tensor, pipeline, devices // (tensor * pipeline))
-                if cell.data in declared.get("data_parallel_size", (cell.data,)):
-                    blocks += _blocks(context, declared, cell)
+    cells = (cell for devices in num_devices for cell in _cells(context, declared, devices))
+    blocks = [block for cell in cells for block in _blocks(context, declared, cell)]
     stops = np.cumsum([0, *(prod(block.shape) for block in blocks)])
     columns = {field.name: np.empty(int(stops[-1]), dtype=np.int64) for field in fields(Grid)}
     for block, start, stop in zip(blocks, stops[:-1], stops[1:], strict=True):

@@ -46,7 +46,7 @@ def exact_seconds(context: RuleContext, grid: Grid) -> Column:
 
 def complexity_columns(grid: Grid) -> list[Index]:
     """How much machinery a candidate needs, most important first: axes in use, then kinds of machinery, then sizes."""
-    axes = (grid.tensor_parallel_size, grid.pipeline_parallel_size, grid.data_parallel_size)
+    axes = (grid.tensor_parallel_size, grid.context_parallel_size, grid.pipeline_parallel_size, grid.data_parallel_size)
     return [
         sum(((size > 1).astype(np.int64) for size in axes), np.zeros(len(grid), dtype=np.int64)),
         grid.zero_stage,
@@ -304,6 +304,7 @@ def layouts(grid: Grid) -> Index:
     return group_rows(
         (
             grid.tensor_parallel_size,
+            grid.context_parallel_size,
             grid.pipeline_parallel_size,
             grid.data_parallel_replicate_size,
             grid.data_parallel_shard_size,

@@ -16,6 +16,7 @@ _STEPPED = {
         axis: f"best.parallel.{axis}"
         for axis in (
             "tensor_parallel_size",
+            "context_parallel_size",
             "pipeline_parallel_size",
             "micro_batch_size",
             "zero_stage",

@@ -1,8 +1,8 @@
 """The fastest plan on all devices, or on fewer where their network makes more of them slower.
 
-Candidates on all devices come first. A plan on n devices computes each layer of each micro-batch on tp devices at once, so
+Candidates on all devices come first. A plan on n devices computes each layer of each micro-batch on tp x cp devices at once, so
 
-    (1) T(n) >= min over (tp, micro-batch, ...) of micro-batches x tp x (forward + backward without communication) / n
+    (1) T(n) >= min over (tp, cp, micro-batch, ...) of micro-batches x tp x cp x (forward + backward without communication) / n
 
 and numbers of devices whose (1) is not below the best step time found hold no faster plan: on most clusters these are all. Of the
 others rules, memory and bounds decide, and where they do not, a search:
@@ -22,6 +22,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext, divisors, valid_tensor_parallel_sizes
 from costmodel.specs import ClusterSpec, Infeasible, Objective, ParallelConfig, Recommendation, Trial
 from planner.completion import problem_of
+from planner.context_values import context_sizes
 from planner.enumeration import Declared, micro_batch_values, tensor_parallel_values
 from planner.inquiry import Inquiry, searched, told, try_space
 from planner.objectives import on_fewer
@@ -98,17 +99,23 @@ def least_device_seconds(context: RuleContext, declared: Declared) -> float:
     micro = declared.get("micro_batch_size", micro_batch_values(batch, context.training.sequence_length))
     valid = set(valid_tensor_parallel_sizes(context))
     sizes = [size for size in tensor_parallel_values(context, declared) if size in valid] or [1]
+    cuts = context_sizes(context, declared.get("context_parallel_size"), declared.get("context_parallel_method"))
     rows = [
-        (tensor, sequence, loss, size)
-        for tensor, size in product(sizes, micro)
+        (tensor, cut, sequence, loss, size)
+        for tensor, cut, size in product(sizes, cuts, micro)
         for sequence, loss in (product((0, 1), repeat=2) if tensor > 1 else [(0, 0)])
         if batch % size == 0
     ]
     if not rows:
         return 0.0
-    tensors, sequence, loss, size = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    tensors, cut, sequence, loss, size = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     one = Grid.from_parallel(ParallelConfig(), "none").take(np.zeros(len(rows), dtype=np.int64))
     grid = replace(
-        one, tensor_parallel_size=tensors, sequence_parallel=sequence, loss_parallel=loss, micro_batch_size=size
+        one,
+        tensor_parallel_size=tensors,
+        context_parallel_size=cut,
+        sequence_parallel=sequence,
+        loss_parallel=loss,
+        micro_batch_size=size,
     )
-    return float((compute_seconds(problem_of(context), grid) * tensors * (batch // size)).min())
+    return float((compute_seconds(problem_of(context), grid) * tensors * cut * (batch // size)).min())

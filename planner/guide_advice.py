@@ -1,8 +1,10 @@
 """Which branch of the decision guide the facts lead to, and its ordered list of strategies.
 
 `BRANCHES` are the document's, each a named rule: the section it comes from, the facts under which it holds (exactly one
-does), the questions asked on the way and the list. Every question is answered by a computed number (guide_facts.py), never
-by a constant.
+does), the questions asked on the way and the list. Where several devices train on long sequences, each asks about them too, and
+lists context parallelism last, because it goes with all others: the document's sequence parallelism, which splits the
+processing of one sequence over several devices. Every question is answered by a computed number (guide_facts.py), never by a
+constant.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 from costmodel.specs import GuideStep
 from planner.candidates import GIB
+from planner.context_values import LEAST_TOKENS
 from planner.guide_facts import Facts, LinkSpeed
 from planner.guide_options import SOURCE
 
@@ -45,8 +48,10 @@ def advise(facts: Facts) -> Advice:
         ValueError: when a cluster of several nodes comes without the link between them.
     """
     branch = next(branch for branch in BRANCHES if branch.holds(facts))
-    steps = tuple(question(facts) for question in branch.questions)
-    return Advice(branch.name, f"{SOURCE}: {branch.section}", steps, branch.options(facts))
+    steps, options = tuple(question(facts) for question in branch.questions), branch.options(facts)
+    if facts.num_devices > 1 and facts.long_sequences:
+        steps, options = (*steps, _long_sequences(facts)), (*options, _cut(facts))
+    return Advice(branch.name, f"{SOURCE}: {branch.section}", steps, options)
 
 
 def _step(question: str, yes: bool, **numbers: float | int | str) -> GuideStep:
@@ -93,6 +98,20 @@ def _fast_link(facts: Facts) -> GuideStep:
         crossover_bytes_per_second=link.crossover_bytes_per_second,
         num_micro_batches=link.num_micro_batches,
     )
+
+
+def _long_sequences(facts: Facts) -> GuideStep:
+    return _step(
+        "Are sequences long enough for several devices to share one?",
+        facts.long_sequences,
+        sequence_length=facts.sequence_length,
+        least_tokens_of_a_device=LEAST_TOKENS,
+    )
+
+
+def _cut(facts: Facts) -> tuple[str, str]:
+    why = f"context parallelism cuts each of the {facts.sequence_length} tokens long sequences over several devices"
+    return "CP", f"{why}; {facts.why_not_cut or 'goes with the others'}"
 
 
 def _link(facts: Facts) -> LinkSpeed:

@@ -28,6 +28,7 @@ from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import BYTES_PER_ELEMENT, ClusterSpec, ParallelConfig, TrainingSpec
 from planner.candidates import Candidates, device_bytes
+from planner.context_values import LEAST_TOKENS, why_not_cut
 from planner.infeasible import frugal_space, least_memory
 
 
@@ -60,6 +61,8 @@ class Facts:
     largest_layer_bytes: int
     gathered_layer_bytes: int
     link: LinkSpeed | None
+    sequence_length: int
+    why_not_cut: str | None
 
     @property
     def fits_device(self) -> bool:
@@ -75,6 +78,11 @@ class Facts:
     def largest_layer_fits(self) -> bool:
         """One device holds the training state of the largest layer."""
         return self.largest_layer_bytes <= self.capacity_bytes
+
+    @property
+    def long_sequences(self) -> bool:
+        """Two devices could share a sequence and keep as much of it as is searched (context_values.py)."""
+        return self.sequence_length >= 2 * LEAST_TOKENS
 
     @property
     def gathered_layer_fits(self) -> bool:
@@ -96,6 +104,8 @@ def gather_facts(candidates: Candidates) -> Facts:
         largest_layer_bytes=largest * state_bytes_per_parameter(context.training),
         gathered_layer_bytes=largest * _gathered_bytes_per_parameter(context.training),
         link=_link_speed(candidates) if cluster.num_nodes > 1 else None,
+        sequence_length=context.training.sequence_length,
+        why_not_cut=why_not_cut(context),
     )
 
 

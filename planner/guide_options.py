@@ -35,6 +35,7 @@ def _uses(
 
     def rows(grid: Grid, _devices_per_node: int) -> Mask:
         split = ((grid.tensor_parallel_size > 1) == tensor) & ((grid.pipeline_parallel_size > 1) == pipeline)
+        split &= grid.context_parallel_size == 1
         shared = True if data is None else (grid.data_parallel_size > 1) == data
         return np.asarray(split & np.isin(grid.zero_stage, zero) & shared)
 
@@ -44,8 +45,14 @@ def _uses(
 def _replicas(grid: Grid, devices_per_node: int) -> Mask:
     """ZeRO inside a node, plain data parallelism between nodes."""
     sharded = (grid.zero_stage > 0) & (grid.tensor_parallel_size == 1) & (grid.pipeline_parallel_size == 1)
+    sharded &= grid.context_parallel_size == 1
     inside = (grid.data_parallel_shard_size <= devices_per_node) & (grid.data_parallel_replicate_size > 1)
     return np.asarray(sharded & inside)
+
+
+def _cut(grid: Grid, _devices_per_node: int) -> Mask:
+    """Devices that share every sequence, whatever else is in use."""
+    return np.asarray(grid.context_parallel_size > 1)
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -61,6 +68,7 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("TP", "massive", _uses(tensor=True, zero=(0, 1))),
         Strategy("PP+TP+DP", "massive", _uses(tensor=True, pipeline=True, zero=(0,))),
         Strategy("DP+PP+TP+ZeRO-1", "massive", _uses(tensor=True, pipeline=True, zero=(1,))),
+        Strategy("CP", "small: attention runs over parts of a sequence", _cut),
     )
 }
 

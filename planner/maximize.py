@@ -6,21 +6,24 @@ that does not, and where a length fits and none of the next lcm(p, g) / g multip
 
     fits(s) and not fits(s + g), ..., not fits(s + lcm(p, g))  =>  s is the largest                                          (1)
 
+That asks for the same layouts at every length: the context-parallel sizes and methods of all lengths are tried at each.
+
 Galloping and bisection find such an s; all lengths that (1) names are tried.
 
 Micro batch: a divisor of the global batch, each larger one tried and found not to fit.                                      (2)
 
 Global batch: with gradient accumulation every batch fits, so the question is how many sequences a step can take without it. A
 layout without a pipeline then has one micro-batch, and p stages have p, the fewest that fill the pipeline (or a stated
-num_micro_batches). For every (tensor t, pipeline p) on n devices the data-parallel size is d = n / (t p), the batch of micro
-batches of b is b x m x d, and memory grows with b alone: galloping and bisection give the largest b, the next was tried.  (3)
+num_micro_batches). For every (tensor t, context c, pipeline p) on n devices the data-parallel size is d = n / (t c p), the
+batch of micro batches of b is b x m x d, and memory grows with b alone: galloping and bisection give the largest b, the next was
+tried.                                                                                                                        (3)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import gcd, lcm
+from math import lcm
 
 import numpy as np
 
@@ -35,9 +38,13 @@ from costmodel.specs import (
     Recommendation,
     Trial,
 )
+from planner.axes import AXES
+from planner.batch_layouts import BatchLayout, bare_context, batch_layouts
+from planner.context_values import context_sizes, cuts_sequences, undominated_methods
 from planner.inquiry import Inquiry, miss_of, nearest_miss, searched, try_space
 from planner.space import Space
 
+_CUT, _METHOD = "context_parallel_size", "context_parallel_method"
 GRANULARITIES = (1024, 128, 16)
 """Multiples that sequence lengths are tried in; a finer one where not even the coarser one itself fits."""
 
@@ -93,6 +100,7 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
     Raises:
         InputError: for stated values that break a rule by themselves.
     """
+    inquiry = _of_every_length(inquiry)
     steps = GRANULARITIES if granularity is None else (granularity,)
     for step in steps:
         trials = _Trials(lambda length: _at_length(inquiry, length).narrowed())
@@ -109,6 +117,19 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
             answer = _at_length(inquiry, value)
             return _answer(answer, answer.space(), "sequence_length", value, following, trials, statement, step)
     return miss_of(_at_length(inquiry, steps[-1]).narrowed())
+
+
+def _of_every_length(inquiry: Inquiry) -> Inquiry:
+    """The question with the context-parallel sizes and methods of all lengths, as far as they are not stated."""
+    training = inquiry.training.model_copy(update={"sequence_length": MAX_SEQUENCE_LENGTH})
+    context = bare_context(inquiry.changed(training=training))
+    if not cuts_sequences(context):
+        return inquiry
+    methods = inquiry.stated(_METHOD) or (0, *undominated_methods(context))
+    sizes = context_sizes(context, inquiry.stated(_CUT), inquiry.stated(_METHOD))
+    values = {_CUT: sizes, _METHOD: methods}
+    held = {name: [AXES[name].show(code) for code in codes] for name, codes in values.items()}
+    return inquiry.changed(allow={**{n: w for n, w in held.items() if n not in inquiry.fix}, **inquiry.allow})
 
 
 def _at_length(inquiry: Inquiry, length: int) -> Inquiry:
@@ -147,32 +168,6 @@ def largest_micro_batch(inquiry: Inquiry) -> Recommendation | Infeasible:
     return miss_of(trials.space_of(min(values)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """One (tensor, pipeline) of equation (3) on ``devices``; a batch is ``unit`` sequences times the micro batch."""
-
-    devices: int
-    tensor: int
-    pipeline: int
-    micro_batches: int
-
-    @property
-    def unit(self) -> int:
-        """Sequences of a step with micro batches of one."""
-        return self.micro_batches * self.devices // (self.tensor * self.pipeline)
-
-    def space(self, inquiry: Inquiry, micro_batch: int) -> Space:
-        """Its candidates with one micro batch; the global batch follows."""
-        training = inquiry.training.model_copy(update={"global_batch_size": self.unit * micro_batch})
-        return inquiry.changed(training=training).narrowed(
-            num_devices_used=self.devices,
-            tensor_parallel_size=self.tensor,
-            pipeline_parallel_size=self.pipeline,
-            micro_batch_size=micro_batch,
-            num_micro_batches=self.micro_batches,
-        )
-
-
 def largest_global_batch(inquiry: Inquiry) -> Recommendation | Infeasible:
     """The fastest plan with the largest global batch that needs no gradient accumulation (3).
 
@@ -182,10 +177,12 @@ def largest_global_batch(inquiry: Inquiry) -> Recommendation | Infeasible:
         InputError: for stated values that break a rule by themselves.
     """
     inquiry.refuse_stated("micro_batch_size", "--maximize global_batch_size")
-    best: tuple[int, _Layout, _Trials] | None = None
+    best: tuple[int, BatchLayout, _Trials] | None = None
     least: Space | None = None
-    for layout in _layouts(inquiry):
-        inquiry.report(f"trying tensor_parallel_size {layout.tensor}, pipeline_parallel_size {layout.pipeline}")
+    for layout in batch_layouts(inquiry):
+        inquiry.report(
+            f"trying tensor_parallel_size {layout.tensor}{layout.cut_words}, pipeline_parallel_size {layout.pipeline}"
+        )
         trials = _Trials(lambda size, layout=layout: layout.space(inquiry, size))  # type: ignore[misc]
         most = MAX_GLOBAL_BATCH_SIZE // layout.unit
         start = 1 if best is None else best[0] // layout.unit + 1  # what is no better need not be tried
@@ -199,7 +196,7 @@ def largest_global_batch(inquiry: Inquiry) -> Recommendation | Infeasible:
     return _batch_answer(inquiry, *best)
 
 
-def _batch_answer(inquiry: Inquiry, value: int, layout: _Layout, trials: _Trials) -> Recommendation | Infeasible:
+def _batch_answer(inquiry: Inquiry, value: int, layout: BatchLayout, trials: _Trials) -> Recommendation | Infeasible:
     size = value // layout.unit
     training = inquiry.training.model_copy(update={"global_batch_size": value})
     beyond = size + 1 if size + 1 in trials.made else None
@@ -209,25 +206,13 @@ def _batch_answer(inquiry: Inquiry, value: int, layout: _Layout, trials: _Trials
         for number, trial in trials.made.items()
     }
     statement = (
-        f"{value:,} sequences a step without gradient accumulation (num_micro_batches {layout.micro_batches}, "
-        f"pipeline_parallel_size {layout.pipeline}): no layout of the space holds more at once; accumulation allows any multiple"
+        f"{value:,} sequences a step without gradient accumulation (num_micro_batches {layout.micro_batches}"
+        f"{layout.cut_words}, pipeline_parallel_size {layout.pipeline}): no layout of the space holds more at once; "
+        "accumulation allows any multiple"
     )
     following = beyond * layout.unit if beyond else None
     space = trials.space_of(size)
     return _answer(inquiry.changed(training=training), space, "global_batch_size", value, following, tried, statement)
-
-
-def _layouts(inquiry: Inquiry) -> Iterator[_Layout]:
-    """Every tensor and pipeline size that multiplies to the devices, within what is stated and what a model has layers for."""
-    tensors, pipelines = inquiry.stated("tensor_parallel_size"), inquiry.stated("pipeline_parallel_size")
-    counts = inquiry.stated("num_micro_batches")
-    for devices in inquiry.stated("num_devices_used") or (inquiry.cluster.num_devices,):
-        inside = gcd(devices, inquiry.cluster.devices_per_node)
-        for tensor in [size for size in tensors or divisors(inside) if devices % size == 0]:
-            rest, layers = devices // tensor, inquiry.model.num_hidden_layers
-            for pipeline in [size for size in pipelines or divisors(rest) if rest % size == 0 and size <= layers]:
-                for count in counts or (pipeline,):
-                    yield _Layout(devices, tensor, pipeline, count)
 
 
 def _lesser(one: Space | None, other: Space) -> Space:

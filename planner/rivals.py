@@ -27,6 +27,7 @@ from planner.summary import summarize
 _NODES = 20_000
 _KEPT = ("num_devices_used", "micro_batch_size", "recompute")
 _AS_USUAL = {"layers_per_stage": "even", "recompute_layers": "all"}
+_UNCUT = {"context_parallel_size": "1"}
 _USUAL_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")
 
 
@@ -60,18 +61,18 @@ def kinds(space: Space) -> Iterator[Kind]:
     context, cluster, node = space.context, space.context.cluster, space.context.cluster.devices_per_node
     if max(space.num_devices) == 1:
         return
-    alone = {"tensor_parallel_size": "1", "pipeline_parallel_size": "1"}
+    alone = {"tensor_parallel_size": "1", **_UNCUT, "pipeline_parallel_size": "1"}
     yield Kind(
         "pure DDP", "a whole model on every device", {**alone, "zero_stage": "0", "data_parallel_shard_size": "1"}
     )
     sharded = {**alone, "zero_stage": "3", "data_parallel_replicate_size": "1", "hierarchical_partition_size": "off"}
     yield Kind("pure ZeRO-3", "everything sharded over all devices", sharded)
     if cluster.num_nodes > 1:
-        wide = {"tensor_parallel_size": str(2 * node), "micro_batch_size": "1,2,4,8", **_usual(context)}
+        wide = {"tensor_parallel_size": str(2 * node), **_UNCUT, "micro_batch_size": "1,2,4,8", **_usual(context)}
         yield Kind("TP across nodes", "tensor parallelism over two nodes", wide)
     inside = max((size for size in valid_tensor_parallel_sizes(context) if node % size == 0), default=1)
     layout = f"tensor parallelism over {inside} devices of a node, the shortest pipeline that fits, data parallelism"
-    values = {"tensor_parallel_size": str(inside), **_usual(context)}
+    values = {"tensor_parallel_size": str(inside), **_UNCUT, **_usual(context)}
     yield Kind("Megatron's usual layout", layout, values, shortest_pipeline=True)
 
 

@@ -26,6 +26,7 @@ from costmodel.specs import (
 )
 from planner.axes import AXES, GRID_AXES, OPEN_AXES, parse_layers, parse_values, require_axis
 from planner.completion import Completer
+from planner.context_values import context_sizes
 from planner.enumeration import DEFAULT_SCHEDULES, Declared, enumerate_candidates, tensor_parallel_values
 from planner.stage_table import WINDOW
 from planner.stated import check_num_devices, check_stated
@@ -232,7 +233,9 @@ def _smaller_products(context: RuleContext, declared: Declared) -> list[int]:
     devices, batch = context.cluster.num_devices, context.training.global_batch_size
     layers = range(1, context.model.num_hidden_layers + 1)
     tensor = np.array(tensor_parallel_values(context, declared), dtype=np.int64)
+    stated = (declared.get("context_parallel_size"), declared.get("context_parallel_method"))
+    within = np.unique(np.multiply.outer(tensor, np.array(context_sizes(context, *stated), dtype=np.int64)))
     pipeline = np.array(declared.get("pipeline_parallel_size", tuple(layers)), dtype=np.int64)
     data = np.array(declared.get("data_parallel_size", tuple(divisors(batch))), dtype=np.int64)
-    products = np.unique(np.multiply.outer(np.multiply.outer(tensor, pipeline), data[data < devices]))
+    products = np.unique(np.multiply.outer(np.multiply.outer(within, pipeline), data[data < devices]))
     return [int(number) for number in products[products < devices][::-1]]

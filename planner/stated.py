@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.grid import CONTEXT_PARALLEL_METHODS, SCHEDULES, Grid
 from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
 from costmodel.runtimes.rules import RuleContext, divisors, evaluate
 from costmodel.specs import InputError
 from planner.axes import AXES, GRID_AXES
+from planner.context_values import cuts_sequences
 
 _NONE = SCHEDULES.index("none")
+_CUT, _METHOD = "context_parallel_size", "context_parallel_method"
 _CHUNKED = {SCHEDULES.index(name) for name in (*LOOPED_SCHEDULES, *V_SCHEDULES)}
 Stated = Mapping[str, int]
 
@@ -38,7 +40,7 @@ def check_stated(context: RuleContext, stated: Stated) -> None:
         if axes is not None and set(axes) <= set(complete) and not outcome.mask_ok[0]:
             rejection = outcome.rejection(0)
             raise InputError(f"{rejection.message}; {rejection.fix}")
-    _check_product(stated)
+    _check_product(stated, alone=complete.get(_CUT) == 1)
 
 
 def check_num_devices(context: RuleContext, numbers: Iterable[int]) -> None:
@@ -62,6 +64,7 @@ def _with_consequences(context: RuleContext, stated: Stated) -> dict[str, int]:
         known.setdefault("pipeline_schedule", _NONE)
     if known.get("pipeline_schedule") == _NONE:
         known.setdefault("pipeline_parallel_size", 1)
+    _cut_consequences(context, known)
     if context.layers_per_stage is not None:
         stages = len(context.layers_per_stage)
         chunked = _CHUNKED & {SCHEDULES.index(name) for name in context.runtime.schedules}
@@ -74,12 +77,22 @@ def _with_consequences(context: RuleContext, stated: Stated) -> dict[str, int]:
     return known
 
 
+def _cut_consequences(context: RuleContext, known: dict[str, int]) -> None:
+    """Where sequences are not cut there is no method, and a runtime with one method cuts them by it."""
+    if not known.get(_METHOD) and (_METHOD in known or not cuts_sequences(context)):
+        known.setdefault(_CUT, 1)
+    if known.get(_CUT) == 1:
+        known.setdefault(_METHOD, 0)
+    methods = context.runtime.context_parallel_methods or CONTEXT_PARALLEL_METHODS[1:]
+    if _CUT in known and (len(methods) == 1 or not context.runtime.context_parallel_methods):
+        known.setdefault(_METHOD, CONTEXT_PARALLEL_METHODS.index(methods[0]))
+
+
 def _row(stated: Stated) -> Grid:
     """One row with the stated values and every other axis at its neutral value."""
     row = {name: stated.get(name, AXES[name].neutral) for name in GRID_AXES}
     if "data_parallel_replicate_size" not in stated and "data_parallel_size" in stated:
         row["data_parallel_replicate_size"] = max(1, stated["data_parallel_size"] // row["data_parallel_shard_size"])
-    row |= {"context_parallel_size": 1, "context_parallel_method": 0}
     return Grid(**{name: np.array([code], dtype=np.int64) for name, code in row.items()})
 
 
@@ -97,15 +110,15 @@ def _check_data_parallel(stated: Stated) -> None:
     )
 
 
-def _check_product(stated: Stated) -> None:
-    """num_devices_used = tensor x pipeline x data parallel, as far as they are stated."""
+def _check_product(stated: Stated, *, alone: bool) -> None:
+    """num_devices_used = tensor x context x pipeline x data parallel, as far as they are stated; ``alone``: context is 1."""
     used = stated.get("num_devices_used")
     data = (
         ("data_parallel_size",)
         if "data_parallel_size" in stated
         else ("data_parallel_replicate_size", "data_parallel_shard_size")
     )
-    names = ("tensor_parallel_size", "pipeline_parallel_size", *data)
+    names = ("tensor_parallel_size", *(() if alone else (_CUT,)), "pipeline_parallel_size", *data)
     sizes = {name: stated[name] for name in names if name in stated}
     product = int(np.prod(list(sizes.values())))
     complete = len(sizes) == len(names)

@@ -39,6 +39,12 @@ def _runtime_knows(context: RuleContext, grid: Grid) -> BoolColumn:
 
 def _explain_runtime(context: RuleContext, grid: Grid, row: int) -> Finding:
     size, method = int(grid.context_parallel_size[row]), CONTEXT_PARALLEL_METHODS[grid.context_parallel_method[row]]
+    if not context.runtime.context_parallel_methods:
+        return Finding(
+            f"runtime {context.runtime.name} has no context parallelism, found {_SIZE} {size} ({_METHOD} {method}); valid: 1",
+            f"set {_SIZE} to 1 and {_METHOD} to none, or choose another runtime",
+            {_SIZE: size, _METHOD: str(method), "valid": 1},
+        )
     valid = listed(context.runtime.context_parallel_methods)
     return Finding(
         f"runtime {context.runtime.name} does not support context parallelism by {method} ({_SIZE} {size}); "

@@ -112,7 +112,7 @@ DATA_RULES: tuple[Rule, ...] = (
     # A stage alone breaks nothing: where a single device is left to shard over, the planner takes stage 0.
     Rule(
         name="zero_needs_shards",
-        stated_axes=("zero_stage", "data_parallel_shard_size"),
+        stated_axes=("zero_stage", "data_parallel_shard_size", "context_parallel_size"),
         mask=_zero_needs_shards,
         explain=_explain_zero,
     ),
@@ -130,7 +130,7 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="hierarchical_partition_divides_shards",
-        stated_axes=("hierarchical_partition_size", "data_parallel_shard_size"),
+        stated_axes=("hierarchical_partition_size", "data_parallel_shard_size", "context_parallel_size"),
         mask=_hierarchical_divides,
         explain=_explain_hierarchical_size,
     ),

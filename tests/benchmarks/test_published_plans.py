@@ -54,7 +54,8 @@ def test_what_does_not_fit_is_said_with_its_memory() -> None:
 def test_what_a_space_lacks_is_named(name: str, lacks: str) -> None:
     run = adapt(ROWS[name])
     plan = run.plan
-    found = missing(plan, declare_space(plan.model, plan.cluster, plan.training, run.runtime))
+    inputs = (plan.model, plan.cluster, plan.training, run.runtime)
+    found = missing(plan, declare_space(*inputs, allow={"context_parallel_size": "1,2,4"} if lacks else None))
     assert found.startswith(lacks)
     assert bool(found) == bool(lacks)
 
@@ -65,3 +66,15 @@ def test_a_search_that_misses_a_layout_of_its_space_is_found_out(monkeypatch: py
     monkeypatch.setattr(Judge, "answer", lambda self, run: slow)
     verdict = Judge().verdict(ROWS["amp-homogeneous-04-tp1pp8dp2mb1"])
     assert (verdict.outcome, verdict.why) == ("slower", "")
+
+
+def test_every_published_size_of_context_parallelism_is_in_the_default_space() -> None:
+    """Layouts that ran with it, one of each size, framework and length of sequence."""
+    cut = {
+        (row.parallel.cp, row.dataset, row.model.seq_len): row for row in ROWS.values() if (row.parallel.cp or 1) > 1
+    }
+    assert len(cut) >= 5
+    for row in cut.values():
+        run = adapt(row)
+        space = declare_space(run.plan.model, run.plan.cluster, run.plan.training, run.runtime)
+        assert missing(run.plan, space) == "", row.id

@@ -36,6 +36,8 @@ SMALL_MODEL = Facts(
     largest_layer_bytes=10,
     gathered_layer_bytes=2,
     link=None,
+    sequence_length=4096,
+    why_not_cut=None,
 )
 LARGE_MODEL = replace(SMALL_MODEL, one_device_bytes=500, one_node_bytes=90)
 HUGE_LAYER = replace(LARGE_MODEL, largest_layer_bytes=200)

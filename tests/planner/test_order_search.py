@@ -96,7 +96,7 @@ def test_the_second_order_joins_where_messages_are_not_small() -> None:
         }
         for tensor, pipeline in sizes:
             data = 8 // (tensor * pipeline)
-            share = message_share(space.context, tensor, pipeline, data)
+            share = message_share(space.context, tensor=tensor, cut=1, pipeline=pipeline, data=data)
             worth = orders_differ(cluster, tensor, pipeline, data) and share >= SHARE
             assert ((tensor, pipeline) in second) == worth
         assert bool(len(rows)) == (rate < 1e9)
@@ -114,7 +114,7 @@ def test_message_share_by_hand() -> None:
     cards = context.cluster.levels[1].ports
     rate = 0.8 * 5e7 * min(1.0, cards / 4)
     expected = 2 * 2 * 512 / rate / (6 * num_parameters(MODEL) / 2 / 300e12)
-    assert message_share(context, 1, 2, 4) == pytest.approx(expected)
+    assert message_share(context, tensor=1, cut=1, pipeline=2, data=4) == pytest.approx(expected)
 
 
 def test_the_certificate_lists_the_axis() -> None:

@@ -25,7 +25,7 @@ def render_improvement(console: Console, found: Improvement) -> None:
         return
     given = estimate_of(found.given)
     if given.fits and found.gained_seconds is not None and found.gained_seconds <= 0:
-        # The planner's spaces leave some layouts out, context parallelism among them.
+        # The planner's spaces leave some layouts out, tensor parallelism across nodes among them.
         heading(
             console, "Better", f"nothing that is searched: the best other plan of runtime {name} is {summarize(best)}"
         )
