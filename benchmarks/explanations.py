@@ -141,6 +141,7 @@ SCENARIOS = {
     "tied embeddings": scenario("gemma-2-9b", "2x8xA100-SXM-80GB", 64, 4096),
     "tiny model": scenario("llama-tiny-demo", "4xcpu", 32, 128),
     "128k tokens": scenario("llama-3-8b", "4x8xH100-SXM", 8, 131072),
+    "128k tokens, cut": scenario("llama-3-8b", "4x8xH100-SXM", 8, 131072, "--runtime", "megatron"),
 }
 
 

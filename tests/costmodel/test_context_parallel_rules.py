@@ -76,7 +76,10 @@ def test_the_executor_refuses_it_and_says_why() -> None:
     plan, _ = world(runtime="torch", model=llama(), **CUT)
     with pytest.raises(InputError, match="cannot be run yet: set context_parallel_size to 1"):
         check_runnable(plan)
-    assert "supported methods: none" in broken(runtime="torch", **CUT)["runtime_context_parallel_method"]
+    assert (
+        "torch has no context parallelism, found context_parallel_size 2"
+        in broken(runtime="torch", **CUT)["runtime_context_parallel_method"]
+    )
 
 
 def test_a_script_for_the_executor_is_refused() -> None:

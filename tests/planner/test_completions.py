@@ -32,6 +32,20 @@ def test_the_optimum_over_all_completions_lies_between_the_bounds(outcomes: list
     assert sum(outcome.gap == 0 for outcome in outcomes) > len(SEEDS) // 4
 
 
+def test_the_optimum_lies_between_the_bounds_where_sequences_are_cut() -> None:
+    found = [run_instance(seed, cut=True) for seed in range(10)]
+    assert [outcome for outcome in found if not outcome.right] == []
+    assert sum(outcome.optimum is not None for outcome in found) > 5
+    grids = [make_space(seed, cut=True).grid for seed in range(10)]
+    assert {int(method) for grid in grids for method in np.unique(grid.context_parallel_method)} == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+def test_a_hundred_instances_where_sequences_are_cut() -> None:
+    found = [run_instance(seed, cut=True) for seed in range(1000, 1100)]
+    assert [outcome for outcome in found if not outcome.right] == [], summary(found)
+
+
 @pytest.mark.slow
 def test_two_hundred_instances() -> None:
     found = [run_instance(seed) for seed in range(1000, 1200)]

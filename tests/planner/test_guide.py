@@ -96,6 +96,20 @@ def test_every_branch_gives_the_documents_list(facts: Facts, branch: str, strate
     assert all(step.numbers and "huggingface.co" in step.source for step in advice.steps)
 
 
+@pytest.mark.parametrize(("facts", "branch", "strategies"), BRANCHES, ids=[case[1] for case in BRANCHES])
+def test_long_sequences_are_shared_where_there_are_several_devices(
+    facts: Facts, branch: str, strategies: list[str]
+) -> None:
+    advice = advise(replace(facts, sequence_length=8192))
+    several = facts.num_devices > 1
+    assert advice.branch == branch
+    assert [name for name, _ in advice.options] == strategies + ["CP"] * several
+    assert ("share" in advice.steps[-1].question) == several
+    assert advice.options[-1][1].endswith("goes with the others") == several
+    cannot = advise(replace(facts, sequence_length=8192, why_not_cut="runtime torch has none"))
+    assert cannot.options[-1][1].endswith("runtime torch has none") == several
+
+
 def test_every_branch_of_the_code_is_tested() -> None:
     assert [name for _, name, _ in BRANCHES] == [branch.name for branch in DOCUMENTED]
 
@@ -126,6 +140,15 @@ def test_exactly_one_branch_holds(
 def test_a_cluster_of_several_nodes_needs_a_link() -> None:
     with pytest.raises(ValueError, match="link between"):
         advise(replace(LARGE_MODEL, **NODES))
+
+
+def test_plans_of_other_strategies_cut_no_sequences() -> None:
+    space = plan_space(runtime="megatron", sequence=16384, batch=4)
+    cut = space.grid.context_parallel_size > 1
+    assert cut.any()
+    for name, strategy in STRATEGIES.items():
+        held = belongs(strategy, space.grid, 8)
+        assert (held == cut).all() if name == "CP" else not (held & cut).any(), name
 
 
 def test_offload_and_tiling_are_listed_as_not_modelled() -> None:
