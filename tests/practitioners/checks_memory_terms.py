@@ -162,22 +162,19 @@ def sharding_does_not_lengthen_sequences() -> None:
         assert terms[0]["logits"] >= 4 * tokens * 128256
 
 
-@case(
-    "cookbook785",
-    part="advice",
-    leaves_out="the search for it: the planner keeps context_parallel_size at 1, so the sizes are stated",
-)
+@case("cookbook785", part="advice")
 def cutting_the_sequence_makes_it_fit() -> None:
     """50,000 tokens do not fit under FSDP alone, whatever else is recomputed; 8 devices that share a sequence hold it.
 
     The loop casts all logits to fp32, as torchtitan's did in 2024.
     """
     loop = torchtitan_of_2024()
-    answer = plan(
-        LLAMA_1B, "8xA40", global_batch_size=8, sequence_length=50000, runtime=loop,
-        fix={"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
-    )  # fmt: skip
-    assert isinstance(answer, Infeasible)
+    stated = {"global_batch_size": 8, "sequence_length": 50000, "runtime": loop}
+    fixed = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+    assert isinstance(plan(LLAMA_1B, "8xA40", fix={**fixed, "context_parallel_size": 1}, **stated), Infeasible)
+    found = plan(LLAMA_1B, "8xA40", fix=fixed, **stated)
+    assert not isinstance(found, Infeasible)
+    assert found.best.parallel.context_parallel_size > 1
     shared = predicted(
         LLAMA_1B, "8xA40", batch=8, sequence=50000, runtime=loop, recompute="full", zero_stage=3,
         data_parallel_replicate_size=1, data_parallel_shard_size=1, micro_batch_size=1, context_parallel_size=8,

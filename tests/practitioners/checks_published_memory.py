@@ -71,12 +71,16 @@ def memory_of_interleaved_1f1b() -> None:
 def fsdp_alone_cannot_hold_405b() -> None:
     """Out of memory with FSDP over 128 devices and one sequence each; TP 8 x FSDP 16 works and is what is advised."""
     cluster, stated = f"16x8x{TITAN_CARD}", {"global_batch_size": 128, "sequence_length": 8192, "runtime": "torchtitan"}
-    fixed = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "micro_batch_size": 1}
+    whole = {"pipeline_parallel_size": 1, "context_parallel_size": 1}
+    fixed = {"tensor_parallel_size": 1, "micro_batch_size": 1, **whole}
     answer = plan("llama-3.1-405b", cluster, fix=fixed, **stated)
     assert isinstance(answer, Infeasible)
     assert answer.nearest_miss is not None
     assert answer.nearest_miss.plan_summary.startswith("tp1 pp1 dp128 (zero3)")
-    assert any("tp8+sp pp1 dp16 (zero3)" in fix for fix in answer.nearest_miss.fixes)
+    assert any("tp8+sp pp1" in fix and "fits" in fix for fix in answer.nearest_miss.fixes)
+    advised = plan("llama-3.1-405b", cluster, fix={"tensor_parallel_size": 8, "zero_stage": 3, **whole}, **stated)
+    assert not isinstance(advised, Infeasible)
+    assert advised.best.parallel.data_parallel_size == 16
 
 
 @case("mlm525-gpt2large")
