@@ -9,7 +9,10 @@ precision and runtime (as `meshwright replay` reads them) beside the row's own l
     slower             it is: the layout is not in the default space, and what is missing is named; otherwise the search is wrong
     breaks a rule      though it ran; the rule is named
     does not fit       under the model, though it ran, so that the search must not choose it
+    memory unknown     the same, but it held less by something that the model does not have and that its source states
     not predicted      it uses something that the model does not have, such as offload
+
+Rows whose memory is unknown are left out of the share that is rejected.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from costmodel.runtimes.grid import Grid
 from costmodel.specs import InputError, Plan, RuntimeProfile
 from meshwright.validation.adapters.errors import BrokenRuleError, UnsupportedRunError
 from meshwright.validation.adapters.layout import AdaptedRun, adapt
+from meshwright.validation.adapters.words import unmodelled_memory
 from meshwright.validation.run_files import read_runs
-from meshwright.validation.run_rows import RunRow
+from meshwright.validation.run_rows import RunRow, was_measured
 from planner.axes import AXES, GRID_AXES
 from planner.candidates import sift
 from planner.effort import quick
@@ -66,10 +70,10 @@ class Verdict:
 
 
 def rows_that_ran(datasets: Sequence[str] = ()) -> list[RunRow]:
-    """Dense, complete, undoubted rows that did not run out of memory or fail."""
+    """Dense, complete, undoubted rows of which something was measured, and that did not run out of memory or fail."""
     rows = [line.row for line in read_runs(sorted(RUNS.glob("*.jsonl"))) if line.row is not None]
     usable = [row for row in rows if row.config_complete and not row.doubtful and row.model.moe is None]
-    ran = [row for row in usable if not row.measured.oom and not row.measured.error]
+    ran = [row for row in usable if was_measured(row) and not row.measured.oom and not row.measured.error]
     return [row for row in ran if not datasets or row.dataset in datasets]
 
 
@@ -94,8 +98,10 @@ class Judge:
         found, own = self.answer(run), made.step_time_seconds.value
         times = {"own_seconds": own, "found_seconds": found.seconds if np.isfinite(found.seconds) else None}
         if not made.fits:
+            saved = unmodelled_memory(row.parallel)
             need, have = made.peak_memory_bytes.device / 2**30, made.memory_capacity_bytes / 2**30
-            return Verdict(**about, outcome="does not fit", **times, why=f"{need:.1f} GiB of {have:.1f} GiB")
+            why = f"{need:.1f} GiB of {have:.1f} GiB" + (f" without {saved}" if saved else "")
+            return Verdict(**about, outcome="memory unknown" if saved else "does not fit", **times, why=why)
         if found.seconds <= own * (1.0 + GAP_TOLERANCE):
             return Verdict(**about, outcome="at least as fast", **times)
         return Verdict(**about, outcome="slower", **times, why=missing(run.plan, found.space))
@@ -161,7 +167,7 @@ def _missing_stages(plan: Plan, space: Space, own: Grid) -> str:
 
 def _print_plans(verdicts: Sequence[Verdict], searches: int) -> None:
     datasets = sorted({each.dataset for each in verdicts})
-    names = ("at least as fast", "slower", "breaks a rule", "does not fit", "not predicted")
+    names = ("at least as fast", "slower", "breaks a rule", "does not fit", "memory unknown", "not predicted")
     print(
         f"{len(verdicts)} complete dense rows that ran, {searches} searches\n{'':24}"
         + "".join(f"{n:>18}" for n in names)
@@ -181,8 +187,14 @@ def _print_plans(verdicts: Sequence[Verdict], searches: int) -> None:
 
 
 def _print_rejected(what: str, verdicts: Sequence[Verdict], outcomes: Sequence[str]) -> None:
-    share = sum(each.outcome in outcomes for each in verdicts) / max(1, len(verdicts))
+    share = rejected_share(verdicts, outcomes)
     print(f"rejected {what}: {share:.1%}, at most {MOST_REJECTED:.0%}: {'yes' if share <= MOST_REJECTED else 'NO'}")
+
+
+def rejected_share(verdicts: Sequence[Verdict], outcomes: Sequence[str]) -> float:
+    """Share of the rows with one of the outcomes; those whose memory is unknown do not count."""
+    counted = [each for each in verdicts if each.outcome != "memory unknown"]
+    return sum(each.outcome in outcomes for each in counted) / max(1, len(counted))
 
 
 def _slower_by(each: Verdict) -> str:

@@ -2,7 +2,7 @@
 
 Activations are those of runtime ``torch`` (activation_memory.py), states those of state_memory.py, (10): P parameter, G gradient,
 M master and S state bytes per element, each sharded from its ZeRO stage on. C bytes of the compute format, r elements of the
-reduction bucket. The peak of forward and backward is the largest of
+reduction bucket: 5e8, or h^2 (`MemoryAccounting.hidden_squared_bucket`). The peak of forward and backward is the largest of
 
     (1) loss             everything kept, the head's logits; under ZeRO 0 to 2 gradients only of earlier micro-batches; over
                          chunks one chunk's logits, beside the head's gradient
@@ -48,7 +48,7 @@ def deepspeed_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     parameters: Terms = {
         "parameters": np.where(stage >= 3, shard, totals.sizes.local) * inputs.bytes_of("parameter"),
         "hierarchical_shards": _second_shards(inputs, totals),
-        "communication_buffers": (stage >= 1) * REDUCE_BUCKET * inputs.bytes_of("compute"),
+        "communication_buffers": (stage >= 1) * _bucket_elements(inputs) * inputs.bytes_of("compute"),
     }
     held = _gradients(inputs, totals)
     step: Terms = {"optimizer_state": shard * (inputs.bytes_of("master") + moments)}
@@ -73,7 +73,7 @@ def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:
     compute, last = inputs.bytes_of("compute"), totals.last
     early = np.where(inputs.grid.zero_stage >= 3, held, held * totals.earlier)
     head, embedding = (last.head_side + last.tied).local, last.root.local - last.head_side.local
-    bucket = np.minimum(totals.sizes.local, REDUCE_BUCKET)
+    bucket = np.minimum(totals.sizes.local, _bucket_elements(inputs))
     live = np.minimum(totals.sizes.local, np.maximum(last.last_layer.local, LIVE_PARAMETERS))
     with_head = {"gathered_parameters": _gathered(inputs, np.maximum(live, head))}
     layer: Terms = {
@@ -107,6 +107,11 @@ def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:
             "reduced_gradients": _reduced(inputs, np.maximum(bucket, embedding)),
         },
     ]
+
+
+def _bucket_elements(inputs: Inputs) -> int:
+    """Elements of the reduction bucket, r of equation (8)."""
+    return inputs.model.hidden_size**2 if inputs.accounting.hidden_squared_bucket else REDUCE_BUCKET
 
 
 def _gathered(inputs: Inputs, elements: Column) -> Column:

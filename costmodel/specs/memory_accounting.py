@@ -28,6 +28,7 @@ class MemoryAccounting(Spec):
         fused_loss: whether the loss is one kernel, whatever is compiled.
         fp8_primary_weights: fp8 recipes under which projections' weights are kept in 8 bits alone, with no copy in the
             parameters' format.
+        hidden_squared_bucket: whether DeepSpeed's reduction bucket has hidden x hidden elements, not its default 5e8.
         sent_outputs: whether a pipeline rank holds the outputs it sent until their gradients come.
         state_bytes: bytes per parameter of one rank beyond those of the precision's formats, by compute format.
         stream_pools: whether what FSDP2's own streams free stays reserved for them (stream_pools.py).
@@ -42,6 +43,7 @@ class MemoryAccounting(Spec):
     loss_bytes: NonNegativeInt | None = None
     fused_loss: bool = False
     fp8_primary_weights: tuple[Fp8Recipe, ...] = ()
+    hidden_squared_bucket: bool = False
     sent_outputs: bool = False
     state_bytes: dict[str, NonNegativeInt] = Field(default={})
     stream_pools: bool = False

@@ -13,6 +13,7 @@ from meshwright.sites import load_site
 from meshwright.validation.adapters.errors import ForeignSiteError, UnknownAcceleratorError, UnsupportedRunError
 from meshwright.validation.adapters.frameworks import PRINTED_MEMORY, framework_of
 from meshwright.validation.adapters.layout import AdaptedRun, adapt
+from meshwright.validation.adapters.words import unmodelled_memory
 from meshwright.validation.baseline import naive_step_time_seconds
 from meshwright.validation.metrics import Outcome, errors_of, macro_errors, mean, outcome_of
 from meshwright.validation.results import (
@@ -98,7 +99,7 @@ def _replay_line(line: Line, row: RunRow, site: SiteProfile | None) -> tuple[Rep
         relative_error=_relative_error(made, measured),
         predicted=None if made is None else _predicted(made),
         measured=measured,
-        device_peak_bytes=None if made is None else made.peak_memory_bytes.device,
+        device_peak_bytes=None if made is None or unmodelled_memory(row.parallel) else made.peak_memory_bytes.device,
         device_capacity_bytes=None if made is None else made.memory_capacity_bytes,
         naive_step_time_seconds=None if plan is None else naive_step_time_seconds(plan),
         flags=row.flags,

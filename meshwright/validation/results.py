@@ -43,7 +43,8 @@ class ReplayRow(Spec):
         judged: expected and predicted, so that it enters the errors.
         derived: the measured step time was worked out from TFLOP/s by the source's formula, not timed.
         relative_error: (predicted - measured) / measured step time.
-        device_peak_bytes: predicted bytes on the fullest device with allocator, contexts and communicators.
+        device_peak_bytes: predicted bytes on the fullest device with allocator, contexts and communicators; None also where
+            the run saves memory in a way that is not modelled.
         device_capacity_bytes: what that device holds; a run fits when the peak is not larger.
         naive_step_time_seconds: what `baseline.naive_step_time_seconds` says of the same run.
         flags, notes: what the file says about the row.

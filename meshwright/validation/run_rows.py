@@ -92,11 +92,16 @@ class MeasuredExtra(_Part):
 
 
 class MeasuredFields(_Part):
-    """What was measured; ``peak_memory_gb`` in GiB."""
+    """What was measured; ``peak_memory_gb`` in GiB. Of ``samples_per_s``, TFLOP/s and utilisations only the presence counts."""
 
     step_time_s: Amount | None = None
     tokens_per_s_per_gpu: Amount | None = None
     peak_memory_gb: Amount | None = None
+    samples_per_s: Any = None
+    tflops_per_gpu: Any = None
+    hardware_tflops_per_gpu: Any = None
+    mfu: Any = None
+    hfu: Any = None
     oom: bool | None = None
     error: str | None = None
     extra: MeasuredExtra | None = None
@@ -157,6 +162,12 @@ def step_time_seconds(row: RunRow) -> float | None:
     if timed is not None or row.measured.extra is None:
         return timed
     return row.measured.extra.step_time_s_derived
+
+
+def was_measured(row: RunRow) -> bool:
+    """Whether the row holds any figure of a run: some rows of papers are requirements that were computed, not runs."""
+    figures = row.measured.model_dump(exclude={"oom", "error"}, exclude_none=True)
+    return any(figures.values())
 
 
 def is_derived(row: RunRow) -> bool:

@@ -72,6 +72,19 @@ def test_the_bucket_is_there_from_the_start() -> None:
     )
 
 
+def test_a_bucket_of_hidden_squared_elements() -> None:
+    """transformers, integrations/deepspeed.py: "auto" for reduce_bucket_size."""
+    memory = DEEPSPEED.memory.model_copy(update={"hidden_squared_bucket": True})
+    usual, other = (
+        plan_memory(made(), runtime)[0] for runtime in (DEEPSPEED, DEEPSPEED.model_copy(update={"memory": memory}))
+    )
+    sizes = [
+        {term.name: term.bytes for term in stage.terms if term.phase == "forward_backward"} for stage in (usual, other)
+    ]
+    assert (sizes[0]["communication_buffers"], sizes[1]["communication_buffers"]) == (2 * BUCKET, 2 * 4096**2)
+    assert usual.peak_bytes - other.peak_bytes >= 2 * (BUCKET - 4096**2)
+
+
 def test_live_parameters_are_capped_and_head_and_embedding_are_not_gathered_together() -> None:
     """8 B parameters: 1e9 of them stay gathered, more than a layer of 0.2e9 or the head of 0.5e9 needs."""
     assert terms(made())["gathered_parameters"] == 2 * LIVE

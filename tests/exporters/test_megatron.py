@@ -168,7 +168,9 @@ def test_gradients_in_bf16() -> None:
     made, usual = (estimate(each).memory[0] for each in (plan, other))
     gradients = [next(term.bytes for term in stage.terms if term.name == "gradients") for stage in (made, usual)]
     assert 2 * gradients[0] == gradients[1]
-    assert "counted and reduced in fp32" in " ".join(config("--grad-reduce-in-bf16", "--fp8-format", "hybrid").warnings)
+    both = config("--grad-reduce-in-bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise", *LLAMA)
+    assert (both.training["precision"], both.warnings) == ("fp8-current-bf16-gradients", config(*LLAMA).warnings)
+    assert "--grad-reduce-in-bf16" in script_of(import_plan(both, "llama-3-8b", "2x8xH100-SXM"))
 
 
 def test_data_outermost_is_megatron_s_other_mapping() -> None:

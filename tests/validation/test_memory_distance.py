@@ -36,6 +36,7 @@ def test_distances_are_of_judged_runs_of_datasets_with_both_kinds(tmp_path: Path
         vary(id="unknown", measured={"oom": None}),
         vary(id="failed otherwise", measured={"oom": True, "error": "NCCL"}),
         vary(id="doubtful", measured={"oom": True}, doubtful=True),
+        vary(id="checkpoints elsewhere", measured={"oom": True}, parallel__extra={"checkpoints_in_cpu": True}),
         vary(id="only ran", dataset="other"),
     ]
     answer = replay(write(tmp_path / "runs.jsonl", *rows))

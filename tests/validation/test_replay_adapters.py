@@ -9,7 +9,8 @@ from costmodel.models.parameters import num_parameters
 from meshwright.validation.adapters.errors import UnknownAcceleratorError, UnsupportedRunError
 from meshwright.validation.adapters.frameworks import BY_DATASET, BY_SOURCE, BY_WORD, FRAMEWORKS, framework_of
 from meshwright.validation.adapters.layout import AdaptedRun, adapt
-from meshwright.validation.run_rows import RunRow, step_time_seconds, tokens_per_second_per_device
+from meshwright.validation.adapters.words import unmodelled_memory
+from meshwright.validation.run_rows import RunRow, step_time_seconds, tokens_per_second_per_device, was_measured
 
 
 def run(**changes: Any) -> AdaptedRun:
@@ -157,6 +158,44 @@ def test_fp8_words(runtime: str, word: str, recipe: str | None) -> None:
     precision = adapted.plan.training.precision
     assert (precision.compute, precision.fp8_recipe) == ("bf16", recipe)
     assert precision in adapted.runtime.precisions.values()
+
+
+@pytest.mark.parametrize(("runtime", "word", "name"), [
+    ("nemo", "bf16", "bf16-gradients"), ("nemo", "FP8-CS", "fp8-current-bf16-gradients"),
+    ("megatron", "bf16", "bf16"), ("megatron", "fp8", "fp8"), ("fsdp", "bf16", "bf16-reduce"), ("composer-fsdp", "bf16", "bf16"),
+])  # fmt: skip
+def test_gradients_of_nvidia_s_benchmarks_and_of_fsdp_are_reduced_in_bf16(runtime: str, word: str, name: str) -> None:
+    one = {"parallel__pp": 1, "parallel__tp": 1, "parallel__dp": 16, "parallel__zero_stage": None}
+    adapted = run(runtime=runtime, hardware__gpu="H100-80GB", parallel__dtype=word, **one)
+    assert adapted.plan.training.precision == adapted.runtime.precisions[name]
+
+
+@pytest.mark.parametrize(("runtime", "squared"), [("hf-deepspeed", True), ("deepspeed", False)])
+def test_the_trainer_s_reduction_bucket_has_hidden_squared_elements(runtime: str, squared: bool) -> None:
+    zero3 = {"parallel__pp": 1, "parallel__tp": 1, "parallel__dp": 16, "parallel__zero_stage": 3}
+    adapted = run(runtime=runtime, **zero3)
+    assert adapted.runtime.memory.hidden_squared_bucket is squared
+
+
+@pytest.mark.parametrize(("extra", "tensor", "found"), [
+    (None, 2, None),
+    ({"checkpoints_in_cpu": True, "layers_per_checkpoint": 1}, 1, "activation checkpoints in host memory"),
+    ({"partitioned_checkpoints": True}, 1, None),
+    ({"partitioned_checkpoints": True}, 2, "activation checkpoints cut over tensor-parallel ranks"),
+    ({"checkpoints_in_cpu": False, "layers_per_checkpoint": 2}, 2, "activation checkpoints of 2 layers each"),
+    ({"checkpoints_in_cpu": "no", "layers_per_checkpoint": "two"}, 2, None),
+])  # fmt: skip
+def test_savings_of_memory_that_are_not_modelled(extra: dict[str, Any] | None, tensor: int, found: str | None) -> None:
+    row = RunRow.model_validate(vary(parallel__extra=extra, parallel__tp=tensor))
+    assert unmodelled_memory(row.parallel) == found
+
+
+@pytest.mark.parametrize(("measured", "ran"), [
+    ({"oom": False}, False), ({"oom": False, "extra": {"total_gib": 104.8}}, False), ({"step_time_s": 1.0}, True),
+    ({"tflops_per_gpu": 117}, True), ({"extra": {"peak_reserved_gib": 80}}, True),
+])  # fmt: skip
+def test_a_run_left_a_figure(measured: dict[str, Any], ran: bool) -> None:
+    assert was_measured(RunRow.model_validate(vary(measured=measured))) is ran
 
 
 def test_a_device_without_bf16_computes_in_fp16_and_unfused() -> None:

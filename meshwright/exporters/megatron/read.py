@@ -257,8 +257,6 @@ def _warnings(values: Values) -> list[str]:
         found.append(
             f"{' and '.join(dropout)}: counted as 0, so the masks of dropout are left out (the default is 0.1)"
         )
-    if BF16_GRADIENTS in values and "--fp8-format" in values:
-        found.append(f"{BF16_GRADIENTS} with --fp8-format: gradients are counted and reduced in fp32")
     rows = "--make-vocab-size-divisible-by"
     if rows in values and whole(rows, values) % 128:
         found.append(

@@ -30,15 +30,16 @@ def read_precision(values: Values) -> str:
     both = [name for name in ("--bf16", "--fp16") if name in values]
     if len(both) > 1:
         raise InputError("--bf16 and --fp16 contradict each other; leave one of them out")
+    low = BF16_GRADIENTS in values
     if "--fp8-format" not in values:
         word = both[0][2:] if both else "fp32"
-        return "bf16-gradients" if word == "bf16" and BF16_GRADIENTS in values else word
+        return "bf16-gradients" if word == "bf16" and low else word
     recipe = values.get("--fp8-recipe", ["delayed"])[0]
     if recipe not in _FP8:
         raise InputError(f"--fp8-recipe is {show_value(recipe)}; modelled: {', '.join(_FP8)}")
     if both != ["--bf16"]:
         raise InputError("--fp8-format needs --bf16, the format of everything that is not multiplied in fp8")
-    return _FP8[recipe]
+    return f"{_FP8[recipe]}-bf16-gradients" if low else _FP8[recipe]
 
 
 def read_optimizer(values: Values) -> OptimizerSpec:

@@ -6,8 +6,9 @@ Nothing here depends on a single row: a framework is named by the row itself (``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from meshwright.validation.run_rows import RunRow
 
@@ -25,6 +26,7 @@ class Framework:
         sequence_parallel: whether it is on under tensor parallelism when a run does not say.
         zero_stage: the stage under data parallelism when a run does not say.
         eager_loss: whether its loss is made of torch's operations, whatever the profile's is.
+        memory: words of the profile's ``memory`` that differ.
     """
 
     profile: str
@@ -32,6 +34,7 @@ class Framework:
     sequence_parallel: bool = False
     zero_stage: int = 0
     eager_loss: bool = False
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -46,7 +49,8 @@ FRAMEWORKS: dict[str, Framework] = {
     "nemo": Framework(profile="nemo", sequence_parallel=True, zero_stage=1),
     "megatron-deepspeed": Framework(profile="megatron-deepspeed"),
     "deepspeed": Framework(profile="deepspeed", megatron_layers=True),
-    "hf-deepspeed": Framework(profile="deepspeed"),
+    # The Trainer's "auto" for reduce_bucket_size is hidden x hidden (transformers, integrations/deepspeed.py).
+    "hf-deepspeed": Framework(profile="deepspeed", memory={"hidden_squared_bucket": True}),
     "aleph": Framework(profile="aleph", zero_stage=1),
     "internevo": Framework(profile="internevo", zero_stage=1),
     "oneflow": Framework(profile="oneflow"),

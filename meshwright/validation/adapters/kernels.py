@@ -35,8 +35,11 @@ def with_kernels(runtime: RuntimeProfile, row: RunRow, framework: Framework) -> 
         update["kernel_fusion"] = fusion
     if "flash" in kernel or "fa" in kernel:
         update["flash_attention_version"] = _flash_version(kernel)
+    words = dict(framework.memory)
     if framework.eager_loss or (runtime.name in _COMPILED and row.year is not None and row.year < _COMPILED_LOSS_SINCE):
-        update["memory"] = runtime.memory.model_copy(update={"loss_bytes": None})
+        words["loss_bytes"] = None
+    if words:
+        update["memory"] = runtime.memory.model_copy(update=words)
     if "torch" in kernel:
         update["unfused_softmax"] = "eager"
     if without := _synchronous(row, runtime):

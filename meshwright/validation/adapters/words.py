@@ -27,6 +27,11 @@ _FP8_RECIPES: dict[str, Fp8Recipe | None] = {
     "fp8-alt-granularity": "mxfp8",
 }
 _FP8_OF_FRAMEWORK: dict[str, Fp8Recipe] = {"torchtitan": "current", "fsdp": "current"}
+_REDUCES_LOW = ("-reduce", "-gradients")
+# NeMo's launcher examples and dgxc-benchmarking up to 24.11 set optim.grad_sync_dtype bf16; the recipes of NeMo 2 in
+# performance mode, its scripts/performance and Megatron-Bridge's set grad_reduce_in_fp32 False; Megatron-LM's
+# examples/llama passes --grad-reduce-in-bf16. Of a profile that has no such formats those without are taken.
+_LOW_REDUCING = ("fsdp", "nemo")
 _CONTEXT_METHODS: dict[str, ContextParallelMethod] = {
     "torchtitan": "all_gather",
     "deepspeed": "all_to_all",
@@ -78,17 +83,24 @@ def precision(
         return runtime.precisions["bf16" if "bf16" in device.peak_flops_per_second else "fp16"]
     if word.casefold() in _FP8_RECIPES:
         recipe = _FP8_RECIPES[word.casefold()] or _FP8_OF_FRAMEWORK.get(framework, "delayed")
-        return runtime.precisions["bf16"].model_copy(update={"fp8_recipe": recipe})
+        return _formats(runtime, "bf16", reduces_low).model_copy(update={"fp8_recipe": recipe})
     found = _PRECISIONS.get(word.casefold())
     if found is None:
         raise UnsupportedRunError(f"dtype {word!r}; known: {', '.join((*_PRECISIONS, *_FP8_RECIPES))}")
-    low = f"{found}-reduce"
-    return runtime.precisions[low if reduces_low and low in runtime.precisions else found]
+    return _formats(runtime, found, reduces_low)
+
+
+def _formats(runtime: RuntimeProfile, name: str, reduces_low: bool) -> PrecisionSpec:
+    """The formats of that name; where the profile has them, those whose gradients are reduced in the compute format."""
+    lower = [f"{name}{ending}" for ending in _REDUCES_LOW if reduces_low and f"{name}{ending}" in runtime.precisions]
+    return runtime.precisions[lower[0] if lower else name]
 
 
 def reduces_in_compute_format(parallel: ParallelFields, framework: str) -> bool:
-    """Whether gradients are sent in the compute format: plain FSDP's usual mixed precision, and Composer's PURE mode."""
-    return framework == "fsdp" or (parallel.extra or {}).get("composer_fsdp_mp_mode") == "PURE"
+    """Whether gradients are sent in the compute format: plain FSDP's usual mixed precision, Composer's PURE mode, and what
+    NVIDIA's published benchmarks set.
+    """
+    return framework in _LOW_REDUCING or (parallel.extra or {}).get("composer_fsdp_mp_mode") == "PURE"
 
 
 def context_parallel_method(framework: str, size: int) -> ContextParallelMethod | None:
@@ -158,3 +170,20 @@ def check_optimizer(word: str | None) -> None:
     """
     if word is not None and any(foreign in word.casefold() for foreign in _FOREIGN_OPTIMIZERS):
         raise UnsupportedRunError(f"optimizer {word!r}; known: Adam and AdamW with fp32 moments on the device")
+
+
+def unmodelled_memory(parallel: ParallelFields) -> str | None:
+    """What a run does that holds less memory than predicted and takes about as long; None where there is no such thing.
+
+    Activation checkpoints that DeepSpeed cuts over the tensor-parallel ranks, keeps in host memory, or makes of several
+    layers each (``--partition-activations``, ``--checkpoint-in-cpu``, ``--checkpoint-num-layers``).
+    """
+    extra, tensor = parallel.extra or {}, parallel.tp or 1
+    layers = extra.get("layers_per_checkpoint")
+    found = [
+        "in host memory" if extra.get("checkpoints_in_cpu") is True else "",
+        "cut over tensor-parallel ranks" if extra.get("partitioned_checkpoints") is True and tensor > 1 else "",
+        f"of {layers} layers each" if isinstance(layers, int) and layers > 1 else "",
+    ]
+    named = ", ".join(filter(None, found))
+    return f"activation checkpoints {named}" if named else None
