@@ -292,11 +292,16 @@ CASES: dict[str, tuple[list[str], str]] = {
     "allow nothing": (plan(allow="zero_stage="), "zero_stage"),
     "unknown schedule": (plan(fix="pipeline_schedule=zigzag"), "1f1b"),
     "zero stage 4": (plan(fix="zero_stage=4"), "0, 1, 2, 3"),
-    "reserved axis": (plan(fix="context_parallel_size=2"), "context_parallel_size"),
+    "reserved axis": (plan(fix="expert_parallel_size=2"), "expert_parallel_size"),
     "heads not divisible": (plan(fix="tensor_parallel_size=3"), "tensor_parallel_size"),
     "more devices than there are": (plan(fix="tensor_parallel_size=16"), "8"),
     "batch not divisible": (plan(global_batch_size="10", fix="data_parallel_size=4"), "global_batch_size"),
     "more stages than layers": (plan(cluster="8x8xH100-SXM", fix="pipeline_parallel_size=64"), "32"),
+    "context parallelism of a runtime that has none": (plan(fix="context_parallel_size=2"), "valid: 1"),
+    "a method of context parallelism that is none": (
+        plan(allow="context_parallel_method=p2p"),
+        "ring, all_gather, all_to_all",
+    ),
     "more devices used than there are": (plan(allow="num_devices_used=4,16"), "num_devices_used is 16"),
     "devices used no multiple": (
         plan("--fix", "num_devices_used=6", fix="tensor_parallel_size=4"),

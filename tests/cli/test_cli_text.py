@@ -69,6 +69,21 @@ def test_recomputation_stage_by_stage_cuts_no_number(columns: int, cli: Cli, mon
 
 
 @pytest.mark.parametrize("columns", [80, 120])
+def test_alternatives_show_over_how_many_devices_sequences_are_cut(
+    columns: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = sample_recommendation()
+    other = answer.alternatives[0]
+    cut = other.parallel.model_copy(update={"context_parallel_size": 4, "context_parallel_method": "ring"})
+    changed = answer.model_copy(update={"alternatives": (other.model_copy(update={"parallel": cut}),)})
+    monkeypatch.setattr("meshwright.planning.plan", lambda *_, **__: changed)
+    block = cli("plan", *INPUTS, columns=columns).out.split("\nAlternatives")[1].split("\nTies")[0]
+    head, best, alternative = (line.split() for line in block.splitlines()[1:4])
+    assert head[:3] == ["tp", "cp", "pp"]
+    assert (best[2], alternative[2]) == ("-", "4")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("question", ["objective", "maximum"])
 def test_questions(question: str, columns: int, cli: Cli, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     update = {"objective": sample_objective()} if question == "objective" else {"maximum": sample_maximum()}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from planner_worlds import make_cluster, make_model, plan_space
 
-from benchmarks.brute_force import Outcome, make_space, run_instance, summary
+from benchmarks.brute_force import Outcome, run_instance, summary
+from benchmarks.brute_force_instances import make_space
 from costmodel.completions import StageColumns, completion_bytes, completion_seconds
 from costmodel.relaxed import pipeline_factor, relaxed_seconds
 from planner.candidates import sift

@@ -77,6 +77,7 @@ def _short_sizes(plan: Plan) -> dict[str, str]:
     recompute = recompute_of(plan)
     return {
         "tp": str(parallel.tensor_parallel_size),
+        "cp": str(parallel.context_parallel_size) if parallel.context_parallel_size > 1 else "-",
         "pp": str(parallel.pipeline_parallel_size),
         "dp": f"{parallel.data_parallel_replicate_size}x{parallel.data_parallel_shard_size}",
         "zero": str(parallel.zero_stage),
