@@ -28,10 +28,11 @@ from costmodel.specs import (
 from planner.axes import OPEN_AXES, parse_values
 from planner.candidates import sift
 from planner.effort import exact
+from planner.evaluation import Search
 from planner.infeasible import closest_miss, explain_infeasible
 from planner.rivals import with_advice, with_rivals
-from planner.search import search
-from planner.space import Space, declare_space
+from planner.search import NODE_BUDGET, search
+from planner.space import Space, completer_of, declare_space
 from planner.summary import summarize
 
 Report = Callable[[str], None]
@@ -128,7 +129,8 @@ def try_space(space: Space, value: int) -> Trial:
     lower = float(found.bounds.min(initial=np.inf))
     if (found.needed_bytes <= context.usable_bytes).any():
         return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
-    if found.fits.any():
+    # Where no completion fits, why is not asked: that takes longer than to find out.
+    if found.fits.any() and Search(found, completer_of(space), NODE_BUDGET).fastest() is not None:
         answer = search(context.model, context.cluster, context.training, context.runtime, space, 1)
         if isinstance(answer, Recommendation):
             return searched(Trial(value=value, candidates=found.total, fits=True), answer)
