@@ -26,7 +26,6 @@ All measured on transformers 5.24 and torch 2.13.0 with saved-tensor hooks (test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,19 +36,19 @@ from costmodel.models.families import FAMILIES
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column, ceil_div
 from costmodel.specs import BYTES_PER_ELEMENT, LayerGroup, ModelSpec, TrainingSpec, WindowedAttention
-from costmodel.stage_contents import Chunk
+from costmodel.stage_contents import Chunks
 
 WIDE_BYTES = 4
 
 
-def stage_masks(model: ModelSpec, length: int, chunks: Sequence[Chunk]) -> Column:
+def stage_masks(model: ModelSpec, length: int, chunks: Chunks) -> Column:
     """Bytes of the bool masks [s, s] that the stages of a rank hold, one of each window shorter than the sequence."""
     windows: dict[int | None, list[int]] = {}
     for index, kind in enumerate(layer_kinds(model)):
         if kind.group.attention.slides_over(length):
             windows.setdefault(kind.group.attention.window, []).append(index)
-    held = [np.any([chunk.layers[index] for index in kinds], axis=0) for chunk in chunks for kinds in windows.values()]
-    return np.asarray(length**2 * sum(held, np.zeros_like(chunks[0].head)))
+    held = [np.any([chunks.layers[index] for index in kinds], axis=0).sum(axis=0) for kinds in windows.values()]
+    return np.asarray(length**2 * sum(held, np.zeros_like(chunks.head[0])))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ holds depends on its own stages alone, so columns need not describe whole models
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from costmodel.bounds import exact_ends
 from costmodel.compute import Column
 from costmodel.in_flight import in_flight, in_flight_of_chunk
-from costmodel.layer_kinds import kind_of_layer, layers_of_kinds
+from costmodel.layer_kinds import layers_of_kinds
 from costmodel.memory import RankBytes
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import stages_of_ranks
-from costmodel.setting import Matrix, Problem, StageContents, prepare
+from costmodel.setting import Matrix, Problem, Setting, StageContents, prepare
 from costmodel.specs import ModelSpec
-from costmodel.stage_contents import Chunk, Part, RankContents
+from costmodel.stage_contents import RankContents, cut_chunks
 from costmodel.step import StepTimes, step_times
 from costmodel.vocabulary import padded_model
 
@@ -56,8 +56,22 @@ def completion_times(problem: Problem, grid: Grid, stages: StageColumns) -> Step
     Raises:
         InputError: as `costmodel.setting.prepare`.
     """
+    return step_times(completion_setting(problem, grid, stages))
+
+
+def completion_setting(problem: Problem, grid: Grid, stages: StageColumns) -> Setting:
+    """The candidates prepared.
+
+    Raises:
+        InputError: as `costmodel.setting.prepare`.
+    """
     padded = _padded(problem, grid)
-    return step_times(prepare(padded, grid, _contents(padded.model, grid, stages)))
+    return prepare(padded, grid, _contents(padded.model, grid, stages))
+
+
+def other_stages(setting: Setting, stages: StageColumns) -> Setting:
+    """The same candidates with other stages."""
+    return replace(setting, contents=_contents(setting.problem.model, setting.grid, stages))
 
 
 def completion_seconds(problem: Problem, grid: Grid, stages: StageColumns) -> Column:
@@ -90,9 +104,13 @@ class CompletionBytes:
     def of(self, stages: StageColumns) -> Matrix:
         """Bytes of every pipeline rank [n, p]."""
         held = self._held[self._rank]
-        chunks = (_chunk(self._model, self._whole, stages, self._row, held[:, chunk]) for chunk in range(held.shape[1]))
-        needed = self._bytes.of(RankContents(self._rank, tuple(chunks)))
-        return np.asarray(needed.reshape(len(self._grid), -1))
+        starts, layers, recomputed = (
+            column[self._row, held.T] for column in (stages.starts, stages.layers, stages.recomputed)
+        )
+        cuts = (starts, starts + recomputed, starts + layers)
+        last = stages.layers.shape[1] - 1
+        chunks = cut_chunks(self._model, self._whole.recompute, *cuts, stage=held.T, last=last)
+        return np.asarray(self._bytes.of(RankContents(self._rank, chunks)).reshape(len(self._grid), -1))
 
     def saved(self) -> tuple[Matrix, Matrix]:
         """The most that a further recomputed layer of every virtual stage saves on its device [n, V], and what the first one may
@@ -105,11 +123,10 @@ class CompletionBytes:
         again, layers = self._whole.recompute, self._bytes.layers
         kept = np.max([layer.kept_under(np.zeros_like(again)) - layer.kept_under(again) for layer in layers], axis=0)
         received = np.max([layer.layer_input for layer in layers], axis=0)
+        chunk = np.arange(self._held.shape[1])[:, None]
+        counts = in_flight_of_chunk(self._whole, in_flight(self._whole, self._rank), chunk)
         running = np.empty((len(grid), self._held.size), dtype=np.int64)
-        for rank, stages in enumerate(self._held):
-            total = in_flight(grid, np.full(len(grid), rank))
-            for chunk, stage in enumerate(stages):
-                running[:, stage] = in_flight_of_chunk(grid, total, chunk)
+        running[:, self._held.T] = counts.reshape(len(chunk), len(grid), ranks).transpose(1, 0, 2)
         reserved = 1.0 if self._device.kind == "cpu" else self._runtime.reserved_over_allocated
         many = running * self._runtime.memory_margin * reserved
         first = received[::ranks, None] * many
@@ -152,22 +169,3 @@ def _contents(model: ModelSpec, grid: Grid, stages: StageColumns) -> StageConten
 
 def _stacked(kinds: Sequence[NDArray[np.int64]]) -> Matrix:
     return np.stack(kinds, axis=-1).astype(np.float64)
-
-
-def _chunk(model: ModelSpec, grid: Grid, stages: StageColumns, row: IntColumn, virtual: IntColumn) -> Chunk:
-    """Virtual stage ``virtual`` of candidate ``row``, one of each a column."""
-    start, layers = stages.starts[row, virtual], stages.layers[row, virtual]
-    middle, stop = start + stages.recomputed[row, virtual], start + layers
-    kind = np.where(middle > start, grid.recompute, RECOMPUTE_KINDS.index("none"))
-    parts = (
-        Part(kind, layers_of_kinds(model, start, middle)),
-        Part(np.zeros_like(kind), layers_of_kinds(model, middle, stop)),
-    )
-    return Chunk(
-        layers=layers_of_kinds(model, start, stop),
-        parts=parts,
-        last_kind=kind_of_layer(model, stop - 1),
-        embedding=(virtual == 0).astype(np.int64),
-        head=(virtual == stages.layers.shape[1] - 1).astype(np.int64),
-        exists=np.ones_like(virtual),
-    )

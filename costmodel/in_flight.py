@@ -40,13 +40,15 @@ def in_flight(grid: Grid, rank: Column) -> Column:
     return np.choose(grid.pipeline_schedule, [by_schedule.get(name, count) for name in SCHEDULES])
 
 
-def in_flight_of_chunk(grid: Grid, total: Column, chunk: int) -> Column:
-    """Equation (3) for interleaved rows, (4) for breadth-first ones; a rank with one chunk keeps ``total``."""
+def in_flight_of_chunk(grid: Grid, total: Column, chunk: int | Column) -> Column:
+    """Equation (3) for interleaved rows, (4) for breadth-first ones; a rank with one chunk keeps ``total``. ``chunk`` as a column
+    [v, 1] gives all chunks [v, n].
+    """
     per_round = grid_micro_batches_per_round(grid)
     cycle = per_round * grid.num_model_chunks
     part = per_round * (total // cycle) + np.clip(total % cycle - chunk * per_round, 0, per_round)
     part = np.where(runs_breadth_first(grid), grid.num_micro_batches * (chunk < grid.num_model_chunks), part)
-    return np.where(grid.num_model_chunks > 1, part, total if chunk == 0 else 0)
+    return np.where(grid.num_model_chunks > 1, part, np.where(np.equal(chunk, 0), total, 0))
 
 
 def runs_breadth_first(grid: Grid) -> NDArray[np.bool_]:

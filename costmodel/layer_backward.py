@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodel.layer_bytes import LayerBytes
 from costmodel.shard_sizes import Column
-from costmodel.stage_contents import Chunk, Part
+from costmodel.stage_contents import Chunks, Part
 
 
 class LayerBackward(NamedTuple):
@@ -41,10 +41,10 @@ class LayerBackward(NamedTuple):
 Modes = dict[int, list[LayerBackward]]
 
 
-def layer_modes(layers: Sequence[LayerBytes], chunks: Sequence[Chunk]) -> Modes:
-    """Of every kind of layer, by the identity of the recompute column, which the chunks of a grid share."""
-    columns = {id(part.recompute): part.recompute for chunk in chunks for part in chunk.parts}
-    zero = np.zeros_like(chunks[0].exists)
+def layer_modes(layers: Sequence[LayerBytes], chunks: Chunks) -> Modes:
+    """Of every kind of layer, by the identity of a part's recompute column."""
+    columns = {id(part.recompute): part.recompute for part in chunks.parts}
+    zero = np.zeros_like(chunks.exists)
     return {
         key: [LayerBackward(layer.kept_under(kind), *layer.working_set(kind), zero) for layer in layers]
         for key, kind in columns.items()
@@ -52,35 +52,48 @@ def layer_modes(layers: Sequence[LayerBytes], chunks: Sequence[Chunk]) -> Modes:
 
 
 def part_kept(part: Part, modes: Modes) -> Column:
-    """What the layers of a part keep of one micro-batch."""
+    """What the layers of a part keep of one micro-batch [v, n]."""
     kinds = zip(modes[id(part.recompute)], part.layers, strict=True)
     return reduce(np.add, (mode.kept * count for mode, count in kinds))
 
 
-def largest_layer(chunks: Sequence[Chunk], modes: Modes) -> Column:
-    """The most that one layer of the rank keeps."""
+def largest_layer(chunks: Chunks, modes: Modes) -> Column:
+    """The most that one layer of the rank keeps [n]."""
     kinds = [
-        mode.kept * (counts > 0)
-        for chunk in chunks
-        for part in chunk.parts
+        (mode.kept * (counts > 0)).max(axis=0)
+        for part in chunks.parts
         for mode, counts in zip(modes[id(part.recompute)], part.layers, strict=True)
     ]
     return reduce(np.maximum, kinds)
 
 
-def widest_backward(chunks: Sequence[Chunk], modes: Modes) -> LayerBackward:
-    """`RankTotals.widest`: backward comes to the parts of a chunk from the last to the first."""
-    widest = widest_layer(chunks[0].parts[-1], modes)
-    for chunk in chunks:
-        behind = np.zeros_like(chunk.exists)
-        for part in reversed(chunk.parts):
-            widest = _wider(widest, widest_layer(part, modes)._replace(behind=behind))
-            behind = behind + part_kept(part, modes)
-    return widest
+def widest_backward(chunks: Chunks, modes: Modes) -> LayerBackward:
+    """`RankTotals.widest` [n]: backward comes to the parts of a chunk from the last to the first."""
+    behind, parts = np.zeros_like(chunks.exists), []
+    for part in reversed(chunks.parts):
+        parts.append(widest_layer(part, modes)._replace(behind=behind))
+        behind = behind + part_kept(part, modes)
+    widest = reduce(_wider, parts)
+    chunk = np.argmax(widest.needed, axis=0)
+    return LayerBackward(*(column[chunk, np.arange(len(chunk))] for column in widest))
+
+
+def first_layer(chunks: Chunks, modes: Modes) -> LayerBackward:
+    """The layer of the first chunk's first part with layers whose backward needs most [n]."""
+    found = _first_chunk(widest_layer(chunks.parts[-1], modes))
+    for part in reversed(chunks.parts[:-1]):
+        holds = sum(count[0] for count in part.layers) > 0
+        first = _first_chunk(widest_layer(part, modes))
+        found = LayerBackward(*(np.where(holds, a, b) for a, b in zip(first, found, strict=True)))
+    return found
+
+
+def _first_chunk(layer: LayerBackward) -> LayerBackward:
+    return LayerBackward(*(column[0] for column in layer))
 
 
 def widest_layer(part: Part, modes: Modes) -> LayerBackward:
-    """The layer of a part whose backward needs most."""
+    """The layer of a part whose backward needs most [v, n]."""
     present = [
         LayerBackward(*(column * (count > 0) for column in mode))
         for mode, count in zip(modes[id(part.recompute)], part.layers, strict=True)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +35,12 @@ from costmodel.specs import (
     MemoryTerm,
     ModelSpec,
     PeakMemory,
-    Phase,
     Plan,
     RuntimeProfile,
     StageMemory,
     TrainingSpec,
 )
-from costmodel.stage_contents import RankContents, grid_contents, plan_contents
+from costmodel.stage_contents import RankContents, even_contents, fullest_ranks, plan_contents
 from costmodel.state_memory import StateBytes, state_bytes
 from costmodel.torch_memory import torch_inputs, torch_rank_memory
 from costmodel.vocabulary import padded_models
@@ -61,12 +59,11 @@ _MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
 
 def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
     """Terms and peak of the fullest device of every pipeline rank, equation (1)."""
-    inputs_of, rank_memory = _memory_model(runtime)
-    inputs = inputs_of(plan.model, plan.training, runtime, plan.cluster.device, Grid.from_plan(plan))
-    return tuple(
-        _stage_memory(rank, rank_memory(inputs, plan_contents(plan, rank)))
-        for rank in range(plan.parallel.pipeline_parallel_size)
-    )
+    inputs_of, rank_memory = memory_model(runtime)
+    ranks = range(plan.parallel.pipeline_parallel_size)
+    grid = Grid.from_plan(plan).take(np.zeros(len(ranks), dtype=np.int64))
+    inputs = inputs_of(plan.model, plan.training, runtime, plan.cluster.device, grid)
+    return _stage_memories(rank_memory(inputs, plan_contents(plan, ranks)))
 
 
 def peak_memory(stages: Sequence[StageMemory], runtime: RuntimeProfile, device: DeviceSpec) -> PeakMemory:
@@ -109,7 +106,7 @@ def grid_peak_bytes(
         peaks[slice(None) if rows is None else rows] = _grid_peaks(
             padded, cluster.device, training, runtime, part, first_rank_only=first_rank_only
         )
-    return _device(_reserved(peaks, runtime, cluster.device), runtime, cluster.device).astype(np.float64)
+    return whole_device_bytes(peaks, runtime, cluster.device)
 
 
 def _grid_peaks(
@@ -122,10 +119,14 @@ def _grid_peaks(
     first_rank_only: bool,
 ) -> Column:
     """Largest peak with its pools over the pipeline ranks of every row."""
-    inputs_of, rank_memory = _memory_model(runtime)
-    inputs = replace(inputs_of(model, training, runtime, device, grid), bound=first_rank_only)
-    contents = islice(grid_contents(model, grid), 1 if first_rank_only else None)
-    return reduce(np.maximum, (_rank_peaks(rank_memory(inputs, held)) for held in contents))
+    inputs_of, rank_memory = memory_model(runtime)
+    row, rank = np.arange(len(grid)), np.zeros(len(grid), dtype=np.int64)
+    if not first_rank_only:
+        row, rank = fullest_ranks(model, grid)
+    whole = grid.take(row)
+    inputs = replace(inputs_of(model, training, runtime, device, whole), bound=first_rank_only)
+    peaks = _rank_peaks(rank_memory(inputs, even_contents(model, whole, rank)))
+    return np.maximum.reduceat(peaks, np.searchsorted(row, np.arange(len(grid))))
 
 
 def _rank_peaks(memory: RankMemory) -> Column:
@@ -148,7 +149,7 @@ class RankBytes:
     def __init__(
         self, model: ModelSpec, device: DeviceSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
     ) -> None:
-        inputs_of, self._rank_memory = _memory_model(runtime)
+        inputs_of, self._rank_memory = memory_model(runtime)
         self._inputs = inputs_of(model, training, runtime, device, grid)
         self._device, self._runtime = device, runtime
 
@@ -160,7 +161,7 @@ class RankBytes:
     def of(self, contents: RankContents) -> NDArray[np.float64]:
         """Bytes if the rank of every row, with these contents, is the fullest; float64 [rows]."""
         peaks = _rank_peaks(self._rank_memory(self._inputs, contents))
-        return _device(_reserved(peaks, self._runtime, self._device), self._runtime, self._device).astype(np.float64)
+        return whole_device_bytes(peaks, self._runtime, self._device)
 
 
 def host_memory_bytes(plan: Plan) -> int:
@@ -173,23 +174,33 @@ def host_memory_bytes(plan: Plan) -> int:
     return 0
 
 
-def _memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, MemoryOf]:
+def memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, MemoryOf]:
+    """How a runtime's memory is predicted: the tables of a grid, and the terms of one pipeline rank per row."""
     return _MODELS[runtime.memory_model]
 
 
-def _stage_memory(rank: int, memory: RankMemory) -> StageMemory:
-    """Row 0 of the columns as a spec; terms of 0 bytes are left out."""
+def whole_device_bytes(peaks: Column, runtime: RuntimeProfile, device: DeviceSpec) -> NDArray[np.float64]:
+    """Equation (4) of the ranks' largest peaks with their pools, float64 [rows]."""
+    return _device(_reserved(peaks, runtime, device), runtime, device).astype(np.float64)
+
+
+def _stage_memories(memory: RankMemory) -> tuple[StageMemory, ...]:
+    """The rows of the columns as specs; terms of 0 bytes are left out."""
     phases = {phase: largest(instants) for phase, instants in memory.phases.items()}
-    terms = tuple(
-        MemoryTerm(name=name, bytes=int(column[0]), phase=phase)
-        for phase, columns in phases.items()
-        for name, column in columns.items()
-        if column[0]
-    )
-    sums: dict[Phase, int] = {phase: int(total(columns)[0]) for phase, columns in phases.items()}
-    peak: Phase = max(sums, key=lambda phase: sums[phase])
-    pooled = int(memory.pooled[0])
-    return StageMemory(rank=rank, terms=terms, peak_bytes=sums[peak], peak_phase=peak, pooled_bytes=pooled)
+    names, sums = tuple(phases), np.stack([total(columns) for columns in phases.values()])
+    stages = []
+    for rank, (pooled, peak) in enumerate(zip(memory.pooled.tolist(), np.argmax(sums, axis=0).tolist(), strict=True)):
+        terms = tuple(
+            MemoryTerm(name=name, bytes=int(column[rank]), phase=phase)
+            for phase, columns in phases.items()
+            for name, column in columns.items()
+            if column[rank]
+        )
+        size = int(sums[peak, rank])
+        stages.append(
+            StageMemory(rank=rank, terms=terms, peak_bytes=size, peak_phase=names[peak], pooled_bytes=pooled)
+        )
+    return tuple(stages)
 
 
 def _margin(peaks: Column, runtime: RuntimeProfile) -> Column:

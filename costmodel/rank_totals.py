@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,11 @@ from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.layer_backward import (
     LayerBackward,
     Modes,
+    first_layer,
     largest_layer,
     layer_modes,
     part_kept,
     widest_backward,
-    widest_layer,
 )
 from costmodel.layer_bytes import EndBytes, LayerBytes
 from costmodel.layer_kinds import layer_kinds
@@ -41,7 +41,7 @@ from costmodel.specs import (
     WindowedAttention,
 )
 from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
-from costmodel.stage_contents import Chunk, RankContents
+from costmodel.stage_contents import Chunks, RankContents
 from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
 from costmodel.unshards import MOST_GATHERED, gathered_at_peak, gathered_chunks
 
@@ -109,7 +109,7 @@ class RankTotals:
     layer_sizes: Sizes
     last: ChunkSizes
     gathered: Column
-    regathered: tuple[Column, ...]
+    regathered: Column
     forward_gathered: Column
     first: ChunkSizes
     in_flight: Column
@@ -160,39 +160,36 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     grid, chunks = inputs.grid, contents.chunks
     sizes, layer_sizes = rank_sizes(inputs.model, inputs.sizes, chunks)
     modes = layer_modes(inputs.layers, chunks)
-    kept = [_kept(inputs, chunk, modes) for chunk in chunks]
+    kept = _kept(inputs, chunks, modes)
     held = _held(inputs, contents, kept)
-    received = [chunk.exists * (1 - chunk.embedding) for chunk in chunks]
-    sent = [chunk.exists * (1 - chunk.head) for chunk in chunks]
+    received, sent = chunks.exists * (1 - chunks.embedding), chunks.exists * (1 - chunks.head)
     last, again = grid.num_model_chunks - 1, _regathered(inputs, contents)
-    head = reduce(np.maximum, (chunk.head for chunk in chunks))
+    head = chunks.head.max(axis=0)
     return RankTotals(
         rank=contents.rank,
         sizes=sizes,
         layer_sizes=layer_sizes,
-        last=chunk_sizes(inputs.model, inputs.sizes, _pick_chunk(chunks, last)),
+        last=chunk_sizes(inputs.model, inputs.sizes, chunks.pick(last)),
         gathered=_gathered(inputs, contents, sizes.gathered),
         regathered=again[:3],
         forward_gathered=again[3],
-        first=chunk_sizes(inputs.model, inputs.sizes, chunks[0]),
+        first=chunk_sizes(inputs.model, inputs.sizes, chunks.pick(np.zeros_like(last))),
         in_flight=held.in_flight,
         split=held.split,
-        micro_batch=pick(last, kept),
+        micro_batch=kept[last, np.arange(len(last))],
         layer=largest_layer(chunks, modes),
         widest=widest_backward(chunks, modes),
-        first_layer=widest_layer(chunks[0].parts[0], modes),
+        first_layer=first_layer(chunks, modes),
         head_kept=(inputs.end.kept + inputs.end.probabilities) * head,
         logits=inputs.end.logits * head,
-        received=reduce(np.add, received),
-        sent=reduce(np.add, sent),
-        received_in_flight=_dot(held.counts, received),
-        sent_in_flight=_dot(held.counts, sent),
-        received_waiting=_dot(held.waiting, received),
-        received_kept=_dot(
-            held.counts, [one * runs_first_whole(chunk) for one, chunk in zip(received, chunks, strict=True)]
-        ),
-        whole=reduce(np.add, (recomputes_whole(chunk) for chunk in chunks)),
-        earlier=(grid.num_micro_batches * grid.num_model_chunks > reduce(np.add, held.counts)).astype(np.int64),
+        received=received.sum(axis=0),
+        sent=sent.sum(axis=0),
+        received_in_flight=(held.counts * received).sum(axis=0),
+        sent_in_flight=(held.counts * sent).sum(axis=0),
+        received_waiting=(held.waiting * received).sum(axis=0),
+        received_kept=(held.counts * received * runs_first_whole(chunks)).sum(axis=0),
+        whole=recomputes_whole(chunks).sum(axis=0),
+        earlier=(grid.num_micro_batches * grid.num_model_chunks > held.counts.sum(axis=0)).astype(np.int64),
     )
 
 
@@ -200,8 +197,8 @@ def _gathered(inputs: Inputs, contents: RankContents, everything: Column) -> Col
     """`RankTotals.gathered`, from ``everything`` that the rank holds."""
     if (inputs.grid.num_model_chunks <= MOST_GATHERED).all():
         return everything
-    chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk).total.gathered for chunk in contents.chunks]
-    return np.maximum(_dot(list(gathered_chunks(inputs.grid, contents.rank).T), chunks), chunks[0])
+    chunks = chunk_sizes(inputs.model, inputs.sizes, contents.chunks).total.gathered
+    return np.asarray(np.maximum((gathered_chunks(inputs.grid, contents.rank).T * chunks).sum(axis=0), chunks[0]))
 
 
 def reshards_chunks(grid: Grid) -> NDArray[np.bool_]:
@@ -210,56 +207,55 @@ def reshards_chunks(grid: Grid) -> NDArray[np.bool_]:
     return np.asarray(several & (grid.hierarchical_partition_size != 1))
 
 
-def _regathered(inputs: Inputs, contents: RankContents) -> tuple[Column, ...]:
+def _regathered(inputs: Inputs, contents: RankContents) -> Column:
     """`RankTotals.regathered` and ``forward_gathered``; a forward's last gather lives in its flat buffer too."""
     found = np.zeros((4, len(inputs.grid)), dtype=np.int64)
     rows = np.flatnonzero(reshards_chunks(inputs.grid))
     if inputs.bound or not len(rows):
-        return tuple(found)
-    chunks = [chunk_sizes(inputs.model, inputs.sizes, chunk) for chunk in contents.chunks]
-    whole = [chunk.total.gathered[rows] for chunk in chunks]
-    one, two, flat = (
-        [chunk.root.gathered[rows] + layers for chunk, layers in zip(chunks, held, strict=True)]
-        for held in (
-            [chunk.last_layer.gathered[rows] for chunk in chunks],
-            [np.minimum(2 * chunk.last_layer.gathered, chunk.layers.gathered)[rows] for chunk in chunks],
-            [2 * chunk.last_layer.gathered[rows] for chunk in chunks],
-        )
+        return found
+    chunks = chunk_sizes(inputs.model, inputs.sizes, contents.chunks)
+    root, one, layers = (
+        np.broadcast_to(sizes.gathered, contents.chunks.exists.shape)[:, rows]
+        for sizes in (chunks.root, chunks.last_layer, chunks.layers)
     )
-    at_peak = partial(gathered_at_peak, inputs.grid.take(rows), contents.rank[rows], whole=whole)
-    found[:3, rows] = [at_peak(begun=begun) for begun in (one, two, whole)]
-    found[3, rows] = at_peak(begun=flat, forward=True)
-    return tuple(found)
+    found[:, rows] = gathered_at_peak(
+        inputs.grid.take(rows),
+        contents.rank[rows],
+        whole=root + layers,
+        begun=(root + one, root + np.minimum(2 * one, layers), root + layers),
+        ended=root + 2 * one,
+    )
+    return found
 
 
 class _Held(NamedTuple):
-    """Micro-batches of every chunk at the peak, those of them whose weights' gradients are due, and `RankTotals`' bytes."""
+    """Micro-batches of every chunk at the peak [v, n], those of them whose weights' gradients are due, and the bytes [n]."""
 
-    counts: list[Column]
-    waiting: list[Column]
+    counts: Column
+    waiting: Column
     in_flight: Column
     split: Column
 
 
-def _held(inputs: Inputs, contents: RankContents, kept: list[Column]) -> _Held:
+def _held(inputs: Inputs, contents: RankContents, kept: Column) -> _Held:
     """Equation (1)."""
     grid, chunks = inputs.grid, contents.chunks
     running = in_flight(grid, contents.rank)
-    counts = [np.array(in_flight_of_chunk(grid, running, index)) for index in range(len(chunks))]
-    waiting = [np.zeros_like(running) for _ in chunks]
+    counts = np.array(in_flight_of_chunk(grid, running, np.arange(len(kept))[:, None]))
+    waiting = np.zeros_like(counts)
     if not splits_backward(grid).any():
-        return _Held(counts, waiting, _dot(counts, kept), waiting[0])
-    gradients = [_output_gradients(inputs, chunk) for chunk in chunks]
+        return _Held(counts, waiting, (counts * kept).sum(axis=0), waiting[0])
+    gradients = _output_gradients(inputs, chunks)
     more = fill_split_counts(grid, contents, kept=kept, output_gradients=gradients, counts=counts, waiting=waiting)
-    return _Held(counts, waiting, _dot(counts, kept) + _dot(waiting, gradients), more)
+    return _Held(counts, waiting, (counts * kept + waiting * gradients).sum(axis=0), more)
 
 
-def _output_gradients(inputs: Inputs, chunk: Chunk) -> Column:
-    """What one micro-batch of a chunk keeps between the gradients of its inputs and those of its weights."""
-    layers = (layer.output_gradients * count for layer, count in zip(inputs.layers, chunk.layers, strict=True))
+def _output_gradients(inputs: Inputs, chunks: Chunks) -> Column:
+    """What one micro-batch of every chunk keeps between the gradients of its inputs and those of its weights [v, n]."""
+    layers = (layer.output_gradients * count for layer, count in zip(inputs.layers, chunks.layers, strict=True))
     tokens = Tokens.of(inputs.training, inputs.grid).between * (inputs.grid.sequence_parallel == 0)
-    received = tokens * inputs.model.hidden_size * inputs.bytes_of("compute") * (1 - chunk.head)
-    return np.asarray(reduce(np.add, layers) + inputs.end.output_gradients * chunk.head - received * chunk.exists)
+    received = tokens * inputs.model.hidden_size * inputs.bytes_of("compute") * (1 - chunks.head)
+    return np.asarray(reduce(np.add, layers) + inputs.end.output_gradients * chunks.head - received * chunks.exists)
 
 
 def pick(index: Column, columns: Sequence[Column]) -> Column:
@@ -284,23 +280,7 @@ def largest(instants: Sequence[Terms]) -> Terms:
     return {name: pick(winner, [terms.get(name, zero) for terms in instants]) for name in names}
 
 
-def _kept(inputs: Inputs, chunk: Chunk, modes: Modes) -> Column:
-    """A_c of equation (1)."""
-    layers = [part_kept(part, modes) for part in chunk.parts]
-    return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunk.head
-
-
-def _pick_chunk(chunks: Sequence[Chunk], index: Column) -> Chunk:
-    """Row by row, the chunk that ``index`` names."""
-    return Chunk(
-        layers=tuple(pick(index, counts) for counts in zip(*(chunk.layers for chunk in chunks), strict=True)),
-        parts=(),
-        last_kind=pick(index, [chunk.last_kind for chunk in chunks]),
-        embedding=pick(index, [chunk.embedding for chunk in chunks]),
-        head=pick(index, [chunk.head for chunk in chunks]),
-        exists=pick(index, [chunk.exists for chunk in chunks]),
-    )
-
-
-def _dot(counts: Sequence[Column], values: Sequence[Column]) -> Column:
-    return reduce(np.add, (count * value for count, value in zip(counts, values, strict=True)))
+def _kept(inputs: Inputs, chunks: Chunks, modes: Modes) -> Column:
+    """A_c of equation (1) [v, n]."""
+    layers = [part_kept(part, modes) for part in chunks.parts]
+    return reduce(np.add, layers) + (inputs.end.kept + inputs.end.probabilities) * chunks.head

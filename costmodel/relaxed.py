@@ -21,8 +21,11 @@ Notation of paths.py; W is the sum of t over all stages, which no boundary chang
     (7) a lane between ranks carries m messages one after the other, and all backwards of the last one's micro-batch come after
         it: T >= m max c + the sum of b, equation (8) of paths.py. Under gpipe lanes are machines like ranks (equation (3) of
         steady_state.py), so in (2) max c stands for the mean of f, and of b, where it is larger
+    (8) every rank takes at least the sum of what it does, and so does the mean over the ranks, which (5) bounds without looking
+        at stages: T >= (start + m t + reduction + optimizer of one stage with everything in it) / p
 
-Schedules of several chunks are split evenly and have the bounds of paths.py.
+Schedules of several chunks are split evenly and have the bounds of paths.py. (8), and (1) to (3) alone, are computed for all
+shapes of pipelines at once.
 """
 
 from __future__ import annotations
@@ -34,15 +37,15 @@ import numpy as np
 
 from costmodel.bounds import ROUNDING, bound_ends, by_shape
 from costmodel.compute import Column
-from costmodel.layer_kinds import layer_kinds
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
+from costmodel.runtimes.grid import DATA_OUTERMOST, SCHEDULES, Grid, distinct_rows
 from costmodel.runtimes.layer_split import even_split
-from costmodel.setting import Problem, StageContents, grid_contents, prepare
-from costmodel.specs import ModelSpec
+from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
+from costmodel.setting import Problem, grid_contents, mean_stage, prepare
 from costmodel.step import StepTimes, step_times
-from costmodel.tables import ATTENTION, GEMM, MEMORY
+from costmodel.vocabulary import padded_models
 
 _SHAPE = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
+_SEVERAL_CHUNKS = (*LOOPED_SCHEDULES, *V_SCHEDULES)
 
 
 def relaxed_seconds(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...] | None = None) -> Column:
@@ -63,21 +66,28 @@ def relaxed_seconds(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int
     return by_shape(problem, grid, _SHAPE, seconds)
 
 
-def compute_seconds(problem: Problem, grid: Grid) -> Column:
-    """Seconds that a device of every candidate [n] computes for one micro-batch, forward and backward, if its tensor-parallel
-    group held the whole model: products, attention and memory-bound work, without communication and recomputation.
+def average_seconds(problem: Problem, grid: Grid) -> Column:
+    """Equation (8), and (1) to (3) where a rank has one chunk, of all shapes at once [n], in seconds; 0 where data is outermost.
 
     Args:
         problem: what is trained on what.
-        grid: n candidates without a pipeline.
+        grid: n candidates; what they recompute does not count.
+
+    Raises:
+        InputError: as `costmodel.bounds.step_time_lower_bound`.
     """
-
-    def seconds(problem: Problem, grid: Grid) -> Column:
-        times = step_times(prepare(problem, grid, _mean_stage(problem.model, 1)))
-        both = times.forward[:, 0] + times.backward[:, 0]
-        return np.asarray(both[:, [GEMM, ATTENTION, MEMORY]].sum(axis=1) * (1.0 - ROUNDING))
-
-    return by_shape(problem, grid, _SHAPE, seconds)
+    ranks, factor, bound = grid.pipeline_parallel_size, pipeline_factors(grid), np.zeros(len(grid))
+    plain = replace(grid, recompute=np.zeros_like(grid.recompute))
+    for model, rows in padded_models(problem.model, problem.runtime, grid):
+        where = slice(None) if rows is None else rows
+        part = plain if rows is None else plain.take(rows)
+        times = step_times(prepare(replace(problem, model=model), part, mean_stage(model, 1), one_stage=True))
+        passes = (times.forward.sum(axis=2) + times.backward.sum(axis=2))[:, 0]
+        optimizer = times.optimizer[:, 0] / ranks[where]
+        once = (times.start + times.reduction)[:, 0] / ranks[where] + optimizer
+        mean = part.num_micro_batches * passes / ranks[where] + once
+        bound[where] = np.maximum(mean, factor[where] * passes + times.clips * optimizer)
+    return np.where(grid.axis_order == DATA_OUTERMOST, 0.0, bound) * (1.0 - ROUNDING)
 
 
 def _relaxed(problem: Problem, grid: Grid, layers_per_stage: tuple[int, ...] | None) -> Column:
@@ -88,17 +98,8 @@ def _relaxed(problem: Problem, grid: Grid, layers_per_stage: tuple[int, ...] | N
         counts = layers_per_stage or even_split(problem.model.num_hidden_layers, ranks * chunks)
         times = step_times(prepare(problem, plain, grid_contents(problem.model, counts, plain.recompute)))
         return np.asarray(times.finish(bound_ends(plain, times)))
-    times = step_times(prepare(problem, plain, _mean_stage(problem.model, ranks)))
+    times = step_times(prepare(problem, plain, mean_stage(problem.model, ranks)))
     return _whole_step(grid, times) * (1.0 - ROUNDING)
-
-
-def _mean_stage(model: ModelSpec, stages: int) -> StageContents:
-    """Every stage holds its share of everything, equation (5)."""
-    kinds = layer_kinds(model)
-    layers = np.zeros((1, stages, len(kinds), len(RECOMPUTE_KINDS)))
-    layers[..., RECOMPUTE_KINDS.index("none")] = [kind.group.count / stages for kind in kinds]
-    share = np.full(stages, 1.0 / stages)
-    return StageContents(layers=layers, embedding=share, head=share, first_exposed=0.0)
 
 
 def _whole_step(grid: Grid, times: StepTimes) -> Column:
@@ -120,6 +121,20 @@ def _whole_step(grid: Grid, times: StepTimes) -> Column:
         passes = work + (count - 1.0) * np.maximum(np.stack([work - back, back]) / ranks, slowest).sum(axis=0)
     crowded = count * slowest + back + times.clips * optimizer
     return np.asarray(np.maximum(passes + crossings * messages + after + optimizer, crowded))
+
+
+def pipeline_factors(grid: Grid) -> Column:
+    """1 + C of every row [n], and 0 where (1) to (3) say nothing: without a pipeline, and with several chunks a rank."""
+    shapes, index = distinct_rows([grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_micro_batches])
+    columns = (grid.pipeline_schedule[shapes], grid.pipeline_parallel_size[shapes], grid.num_micro_batches[shapes])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    factors = [
+        0.0
+        if ranks == 1 or SCHEDULES[schedule] in _SEVERAL_CHUNKS
+        else pipeline_factor(SCHEDULES[schedule], ranks, count)[0]
+        for schedule, ranks, count in rows
+    ]
+    return np.where(grid.num_model_chunks > 1, 0.0, np.array(factors)[index])
 
 
 @cache

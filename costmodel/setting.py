@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from costmodel.collectives import Group, Network, group, network, waiting_group
 from costmodel.compute import Column, Roofline, training_roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
-from costmodel.layer_kinds import layers_of_kinds
+from costmodel.layer_kinds import layer_kinds, layers_of_kinds
 from costmodel.layers import MicroBatch
 from costmodel.runtimes.grid import DATA_OUTERMOST, RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, stages_of_ranks
-from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, StageSpec, TrainingSpec
+from costmodel.specs import ClusterSpec, ModelSpec, PipelineSchedule, RuntimeProfile, StageSpec, TrainingSpec
 from costmodel.stack import Stack, read_stack
 from costmodel.tables import PassTable, pass_table
 from costmodel.unshards import regathers
@@ -125,8 +125,11 @@ class Setting:
         return self.grid.num_devices / (self.num_ranks * self.num_neighbouring_pipelines)
 
 
-def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
+def prepare(problem: Problem, grid: Grid, contents: StageContents, *, one_stage: bool = False) -> Setting:
     """Prepare n candidates with equal ``pipeline_schedule``, ``pipeline_parallel_size`` and ``num_model_chunks``.
+
+    With ``one_stage`` the three may differ, and one rank holds the ``contents``, in one stage that is gathered no more often than
+    frequency.py says; groups of data_outermost candidates have no meaning then.
 
     Raises:
         InputError: when the device cannot compute in the training precision or the runtime lacks a constant.
@@ -158,10 +161,12 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents) -> Setting:
         context_group=context_group,
         stack=stack,
     )
-    num_ranks, num_chunks = int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0])
-    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
+    num_ranks, num_chunks = (
+        (1, 1) if one_stage else (int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0]))
+    )
+    schedule: PipelineSchedule = "none" if one_stage else SCHEDULES[int(grid.pipeline_schedule[0])]
     held = stages_of_ranks(schedule, num_ranks, num_chunks)
-    again = regathers(grid, held) * (problem.runtime.sharding == "fsdp2")
+    again = regathers(grid, held, schedule) * (problem.runtime.sharding == "fsdp2")
     return Setting(
         problem=problem,
         grid=grid,
@@ -228,6 +233,15 @@ def grid_contents(model: ModelSpec, layers_per_stage: tuple[int, ...], recompute
         embedding=(ends == 0).astype(np.float64),
         head=(ends == len(layers_per_stage) - 1).astype(np.float64),
     )
+
+
+def mean_stage(model: ModelSpec, stages: int) -> StageContents:
+    """Every stage holds an equal share of everything."""
+    kinds = layer_kinds(model)
+    layers = np.zeros((1, stages, len(kinds), len(RECOMPUTE_KINDS)))
+    layers[..., RECOMPUTE_KINDS.index("none")] = [kind.group.count / stages for kind in kinds]
+    share = np.full(stages, 1.0 / stages)
+    return StageContents(layers=layers, embedding=share, head=share, first_exposed=0.0)
 
 
 def _layers_between(model: ModelSpec, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Matrix:

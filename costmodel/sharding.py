@@ -125,17 +125,17 @@ def _broadcasts(setting: Setting) -> Matrix:
     return np.asarray(setting.stack.parameter_broadcast_seconds * ranks.astype(np.float64))[:, None]
 
 
-def _overlaps(setting: Setting) -> tuple[float, float]:
-    """Largest hidden shares of gathers and of the last reduction."""
+def _overlaps(setting: Setting) -> tuple[float, Matrix | float]:
+    """Largest hidden shares of gathers, and of the last reduction [n, 1]."""
     if not setting.ceiling.asynchronous:
         return 0.0, 0.0
-    stack = setting.stack
-    reduces = stack.pipeline_reduce_overlap if setting.num_ranks > 1 else stack.reduce_overlap
+    stack, piped = setting.stack, setting.grid.pipeline_parallel_size[:, None] > 1
+    reduces = np.where(piped, stack.pipeline_reduce_overlap, stack.reduce_overlap)
     return stack.gather_overlap * stack.data_parallel_overlap, reduces * stack.data_parallel_overlap
 
 
 def _hide(
-    communication: Matrix, computation: Matrix, overlap: float, slowdown: float, *, later: Matrix | float = 1.0
+    communication: Matrix, computation: Matrix, overlap: Matrix | float, slowdown: float, *, later: Matrix | float = 1.0
 ) -> tuple[Matrix, Matrix]:
     """Exposed and hidden seconds, equation (5); ``later`` is the share that has computation before it."""
     hidden = overlap * np.minimum(later * communication, computation)

@@ -25,7 +25,7 @@ from costmodel.runtimes.rules_core import schedule_is
 from costmodel.schedules import Kind, operation_table
 from costmodel.shard_sizes import Column
 from costmodel.specs import PipelineSchedule
-from costmodel.stage_contents import Chunk, RankContents
+from costmodel.stage_contents import Chunks, Part, RankContents
 
 _ROUNDS = 6
 """Micro-batches per rank after which an order has repeated itself."""
@@ -40,51 +40,53 @@ def fill_split_counts(
     grid: Grid,
     contents: RankContents,
     *,
-    kept: list[Column],
-    output_gradients: list[Column],
-    counts: list[Column],
-    waiting: list[Column],
+    kept: Column,
+    output_gradients: Column,
+    counts: Column,
+    waiting: Column,
 ) -> Column:
     """Overwrite the rows whose backward is split with the counts at their peak before an operation's end, in place.
 
     Args:
         grid: n candidates.
         contents: a rank and its chunks.
-        kept: activations of one micro-batch of every chunk, n each.
-        output_gradients: what a micro-batch keeps besides between I and W, n each.
-        counts: micro-batches of every chunk that keep activations, n each.
-        waiting: those of them between I and W.
+        kept: activations of one micro-batch of every chunk [v, n].
+        output_gradients: what a micro-batch keeps besides between I and W [v, n].
+        counts: micro-batches of every chunk that keep activations [v, n].
+        waiting: those of them between I and W [v, n].
 
     Returns:
         Bytes by which the peak at the end of an operation is larger, n.
     """
     more = np.zeros_like(grid.num_micro_batches)
     rows = np.flatnonzero(splits_backward(grid))
-    whole = np.stack([recomputes_whole(chunk) for chunk in contents.chunks], axis=1)
+    whole = recomputes_whole(contents.chunks)
     sizes = (grid.pipeline_schedule, contents.rank, grid.pipeline_parallel_size, grid.num_model_chunks)
-    columns = [column[rows] for column in (*sizes, _enough(grid), *whole.T)]
+    columns = [column[rows] for column in (*sizes, _enough(grid), *whole)]
     for key, alike in rows_by_value(columns):
         chosen = rows[alike]
         schedule, rank, ranks, chunks, micro_batches, *flags = key
         before, after = _instants(SCHEDULES[schedule], rank, ranks, chunks, micro_batches, tuple(flags[:chunks]))
-        bytes_of = np.stack([column[chosen] for column in (*kept[:chunks], *output_gradients[:chunks])])
+        bytes_of = np.concatenate([kept[:chunks, chosen], output_gradients[:chunks, chosen]])
         held = before @ bytes_of
         peak, more[chosen] = before[np.argmax(held, axis=0)], (after @ bytes_of).max(axis=0) - held.max(axis=0)
-        for index in range(chunks):
-            counts[index][chosen], waiting[index][chosen] = peak[:, index], peak[:, chunks + index]
-        for index in range(chunks, len(counts)):
-            counts[index][chosen] = 0
+        counts[:chunks, chosen], waiting[:chunks, chosen] = peak[:, :chunks].T, peak[:, chunks:].T
+        counts[chunks:, chosen] = 0
     return more
 
 
-def recomputes_whole(chunk: Chunk) -> Column:
-    """1 where the chunk has layers that are recomputed as a whole: its backward is not split."""
-    return np.asarray(sum(part.recompute == FULL_RECOMPUTE for part in chunk.parts) * chunk.exists)
+def recomputes_whole(chunks: Chunks) -> Column:
+    """1 where a chunk has layers that are recomputed as a whole: its backward is not split."""
+    return np.asarray(sum(_recomputes_whole(part) for part in chunks.parts) * chunks.exists)
 
 
-def runs_first_whole(chunk: Chunk) -> Column:
-    """1 where the chunk's first layer, which receives its input, is recomputed as a whole."""
-    return np.asarray((chunk.parts[0].recompute == FULL_RECOMPUTE) * chunk.exists)
+def runs_first_whole(chunks: Chunks) -> Column:
+    """1 where a chunk's first layer, which receives its input, is recomputed as a whole."""
+    return np.asarray(_recomputes_whole(chunks.parts[0]) * chunks.exists)
+
+
+def _recomputes_whole(part: Part) -> NDArray[np.bool_]:
+    return np.asarray((part.recompute == FULL_RECOMPUTE) & (sum(part.layers) > 0))
 
 
 def _enough(grid: Grid) -> Column:

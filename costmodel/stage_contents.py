@@ -8,7 +8,7 @@ Virtual stage k (runtimes/placement.py) of V = p v holds, split evenly (stages.e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,22 +17,24 @@ import numpy as np
 from costmodel.in_flight import in_flight
 from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
-from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, virtual_stage
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, stages_of_ranks, virtual_stage
 from costmodel.runtimes.rules_core import schedule_is
 from costmodel.shard_sizes import Column
 from costmodel.specs import ModelSpec, Plan, StageSpec
 
 
 class Part(NamedTuple):
-    """Layers per layer kind whose ``recompute`` is the same kind, an index into `RECOMPUTE_KINDS`."""
+    """Layers per layer kind [v, n] whose ``recompute`` is the same kind, an index into `RECOMPUTE_KINDS` ([n] or [v, n]); of no
+    layers it says nothing.
+    """
 
     recompute: Column
     layers: tuple[Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """One model chunk of a pipeline rank.
+class Chunks:
+    """The model chunks of one pipeline rank per row, in the order they run [v, n].
 
     ``layers``: number of layers per layer kind of the model; ``parts``: of them from the first on, those that recompute alike.
     ``last_kind``: of its last layer. ``embedding``, ``head`` and ``exists`` are 0 or 1.
@@ -50,66 +52,77 @@ class Chunk:
         """Layers of all kinds together."""
         return np.asarray(np.sum(self.layers, axis=0, dtype=np.int64))
 
+    def pick(self, index: Column) -> Chunks:
+        """One chunk a row [n], without its parts."""
+        rows = np.arange(len(index))
+        return Chunks(
+            layers=tuple(counts[index, rows] for counts in self.layers),
+            parts=(),
+            last_kind=self.last_kind[index, rows],
+            embedding=self.embedding[index, rows],
+            head=self.head[index, rows],
+            exists=self.exists[index, rows],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RankContents:
-    """A pipeline rank (column) and its chunks in the order they run."""
+    """A pipeline rank (column) and its chunks."""
 
     rank: Column
-    chunks: tuple[Chunk, ...]
+    chunks: Chunks
 
 
-def plan_contents(plan: Plan, rank: int) -> RankContents:
-    """The chunks of pipeline rank ``rank`` of a complete plan, columns of one row."""
-    chunks = []
-    for stage in sorted((stage for stage in plan.stages if stage.rank == rank), key=lambda stage: stage.chunk):
-        start, stop = np.array([stage.start]), np.array([stage.stop])
-        chunks.append(
-            Chunk(
-                layers=layers_of_kinds(plan.model, start, stop),
-                parts=_parts(plan.model, stage),
-                last_kind=kind_of_layer(plan.model, stop - 1),
-                embedding=np.array([stage.embedding], dtype=np.int64),
-                head=np.array([stage.head], dtype=np.int64),
-                exists=np.ones(1, dtype=np.int64),
-            )
-        )
-    return RankContents(np.array([rank], dtype=np.int64), tuple(chunks))
+def plan_contents(plan: Plan, ranks: Sequence[int]) -> RankContents:
+    """The chunks of some pipeline ranks of a complete plan, one a row."""
+    rank = np.array(ranks, dtype=np.int64)
+    starts, middles, stops = (np.array(column) for column in zip(*(_cuts(stage) for stage in plan.stages), strict=True))
+    kinds = np.array([RECOMPUTE_KINDS.index(stage.recompute.kind) for stage in plan.stages])
+    held = stages_of_ranks(
+        plan.parallel.pipeline_schedule, plan.parallel.pipeline_parallel_size, plan.parallel.num_model_chunks
+    )
+    stage = held[rank].T
+    cuts = (starts[stage], middles[stage], stops[stage])
+    return RankContents(rank, cut_chunks(plan.model, kinds[stage], *cuts, stage=stage, last=len(plan.stages) - 1))
 
 
-def _parts(model: ModelSpec, stage: StageSpec) -> tuple[Part, ...]:
-    """The layers that recompute, and those that do not."""
-    middle = stage.start + stage.num_recomputed_layers
-    ranges = [(stage.recompute.kind, stage.start, middle), ("none", middle, stage.stop)]
-    return tuple(
-        Part(np.array([RECOMPUTE_KINDS.index(kind)]), layers_of_kinds(model, np.array([start]), np.array([stop])))
-        for kind, start, stop in ranges
-        if stop > start
+def _cuts(stage: StageSpec) -> tuple[int, int, int]:
+    """First layer, first layer that is not recomputed, first layer of the next stage."""
+    return stage.start, stage.start + stage.num_recomputed_layers, stage.stop
+
+
+def cut_chunks(
+    model: ModelSpec, recompute: Column, start: Column, middle: Column, stop: Column, *, stage: Column, last: int
+) -> Chunks:
+    """Virtual stages ``stage`` of 0 to ``last`` with layers ``start`` to ``stop``, of which those before ``middle`` recompute."""
+    return Chunks(
+        layers=layers_of_kinds(model, start, stop),
+        parts=(
+            Part(recompute, layers_of_kinds(model, start, middle)),
+            Part(np.zeros(1, dtype=np.int64), layers_of_kinds(model, middle, stop)),
+        ),
+        last_kind=kind_of_layer(model, stop - 1),
+        embedding=(stage == 0).astype(np.int64),
+        head=(stage == last).astype(np.int64),
+        exists=np.ones_like(stage),
     )
 
 
-def grid_contents(model: ModelSpec, grid: Grid) -> Iterator[RankContents]:
-    """Evenly split contents of the ranks among which the fullest device is.
+def fullest_ranks(model: ModelSpec, grid: Grid) -> tuple[Column, Column]:
+    """Rows and the ranks of evenly split stages among which their fullest device is, row by row.
 
     Those are rank 0 (embedding), the last (head, logits) and, of those between, the ones that `_inner_ranks` names; where a
     backward is split, all ranks.
     """
-    done: list[Column] = []
-    for rank in _fullest_ranks(model, grid):
-        if not any(np.array_equal(rank, earlier) for earlier in done):
-            done.append(rank)
-            yield even_contents(model, grid, rank)
-
-
-def _fullest_ranks(model: ModelSpec, grid: Grid) -> Iterator[Column]:
-    """`grid_contents`' ranks, worked out as they are asked for."""
     last = grid.pipeline_parallel_size - 1
-    yield np.zeros_like(last)
+    ranks = [np.zeros_like(last), last]
     if schedule_is(grid, *SPLIT_BACKWARD_SCHEDULES).any():
-        yield from (np.minimum(rank, last) for rank in range(1, int(last.max())))
+        ranks += [np.minimum(rank, last) for rank in range(1, int(last.max()))]
     elif last.max(initial=0) > 1:
-        yield from _inner_ranks(model, grid)
-    yield last
+        ranks += _inner_ranks(model, grid)
+    size = int(last.max(initial=0)) + 1
+    pairs = np.unique(np.arange(len(last)) * size + np.stack(ranks))
+    return pairs // size, pairs % size
 
 
 def _inner_ranks(model: ModelSpec, grid: Grid) -> list[Column]:
@@ -131,7 +144,7 @@ def _inner_ranks(model: ModelSpec, grid: Grid) -> list[Column]:
     alike = [of_shape, finished]
     if len(layer_kinds(model)) > 1:
         chunks = even_contents(model, some, rank).chunks
-        alike += [column for chunk in chunks for column in (*chunk.layers, chunk.last_kind)]
+        alike += [column for columns in (*chunks.layers, chunks.last_kind) for column in columns]
     _, first = np.unique(np.stack(alike, axis=1), axis=0, return_index=True)
     first = np.sort(first)
     turn = np.arange(len(first)) - np.searchsorted(of_shape[first], of_shape[first])
@@ -147,21 +160,20 @@ def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:
     base, extra = depth // virtual, depth % virtual
     first_extra = extra > virtual - 2
     v_shaped = schedule_is(grid, *V_SCHEDULES).astype(np.int64)
-    chunks = []
-    for index in range(int(count.max(initial=1))):
-        k = virtual_stage(rank, index, size, v_shaped=v_shaped)
-        exists = (index < count).astype(np.int64)
-        layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
-        start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
-        held = tuple(overlap * exists for overlap in layers_of_kinds(model, start, start + layers))
-        chunks.append(
-            Chunk(
-                layers=held,
-                parts=(Part(grid.recompute, held),),
-                last_kind=kind_of_layer(model, start + layers - 1),
-                embedding=exists * (k == 0),
-                head=exists * (k == virtual - 1),
-                exists=exists,
-            )
-        )
-    return RankContents(rank, tuple(chunks))
+    index = np.arange(int(count.max(initial=1)))[:, None]
+    k = virtual_stage(rank, index, size, v_shaped=v_shaped)
+    exists = (index < count).astype(np.int64)
+    layers = base + np.where(k > 0, (k <= extra) & (k < virtual - 1), first_extra)
+    start = k * base + np.minimum(np.maximum(k - 1, 0), extra) + np.where(k > 0, first_extra, 0)
+    held = tuple(overlap * exists for overlap in layers_of_kinds(model, start, start + layers))
+    return RankContents(
+        rank,
+        Chunks(
+            layers=held,
+            parts=(Part(grid.recompute, held),),
+            last_kind=kind_of_layer(model, start + layers - 1),
+            embedding=exists * (k == 0),
+            head=exists * (k == virtual - 1),
+            exists=exists,
+        ),
+    )

@@ -45,7 +45,6 @@ torch/distributed/pipelining/{stage,schedules}.py; Megatron-LM docs/source/api-g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -65,7 +64,7 @@ from costmodel.specs import (
     PrecisionSpec,
     RuntimeProfile,
 )
-from costmodel.stage_contents import Chunk, plan_contents
+from costmodel.stage_contents import Chunks, plan_contents
 
 ADAM_STEP_BYTES = 4
 MAIN_GRADIENT_BYTES = 4
@@ -100,8 +99,8 @@ class ChunkSizes:
         return self.root + self.layers
 
 
-def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes:
-    """Sizes of the tensors of ``chunk``; a stage with a tied head but no embedding holds its own copy of the table."""
+def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunks) -> ChunkSizes:
+    """Sizes of the tensors of chunks [n] or [v, n]; a stage with a tied head but no embedding holds its own copy of the table."""
     head_side = sizes.head.times(chunk.head)
     tied = sizes.token_embedding.times(chunk.head * int(model.tie_word_embeddings))
     root = sizes.embedding.times(chunk.embedding) + head_side + tied.times(1 - chunk.embedding)
@@ -111,14 +110,13 @@ def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunk) -> ChunkSizes
     return ChunkSizes(root, head_side, tied, reduce(Sizes.__add__, layers), reduce(Sizes.__add__, last))
 
 
-def rank_sizes(model: ModelSpec, sizes: ModelSizes, chunks: Sequence[Chunk]) -> tuple[Sizes, Sizes]:
+def rank_sizes(model: ModelSpec, sizes: ModelSizes, chunks: Chunks) -> tuple[Sizes, Sizes]:
     """Sizes of everything in the chunks of a rank, and of their layers: `chunk_sizes` summed, with one product a part."""
-    counts = (reduce(np.add, column) for column in zip(*(chunk.layers for chunk in chunks), strict=True))
+    counts = (column.sum(axis=0) for column in chunks.layers)
     layers = reduce(Sizes.__add__, (size.times(count) for size, count in zip(sizes.layers, counts, strict=True)))
-    embedding = sizes.embedding.times(reduce(np.add, (chunk.embedding for chunk in chunks)))
-    total = embedding + sizes.head.times(reduce(np.add, (chunk.head for chunk in chunks))) + layers
+    total = sizes.embedding.times(chunks.embedding.sum(axis=0)) + sizes.head.times(chunks.head.sum(axis=0)) + layers
     if model.tie_word_embeddings:
-        total += sizes.token_embedding.times(reduce(np.add, (chunk.head * (1 - chunk.embedding) for chunk in chunks)))
+        total += sizes.token_embedding.times((chunks.head * (1 - chunks.embedding)).sum(axis=0))
     return total, layers
 
 
@@ -141,7 +139,8 @@ def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant,
         shard_index=_shard_index(plan, place),
     )
     sizes = model_sizes(plan.model, runtime, cut)
-    chunks = [chunk_sizes(plan.model, sizes, chunk) for chunk in plan_contents(plan, place["pp"]).chunks]
+    held = plan_contents(plan, [place["pp"]]).chunks
+    chunks = [chunk_sizes(plan.model, sizes, held.pick(np.array([index]))) for index in range(len(held.exists))]
     if runtime.sharding == "flat":
         return _flat_state(plan, chunks, runtime)
     return _fsdp2_state(plan, chunks, place["pp"])

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.collectives import all_gather_seconds, all_reduce_seconds, boundary_seconds, group
 from costmodel.compute import Column, smooth_maximum, stream_seconds
@@ -30,7 +31,8 @@ from costmodel.paths import boundary_messages
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES
 from costmodel.setting import Matrix, Setting
 from costmodel.sharding import sharding_times
-from costmodel.specs import BYTES_PER_ELEMENT, TrainingSpec
+from costmodel.specs import BYTES_PER_ELEMENT, ClusterSpec, TrainingSpec
+from costmodel.stack import Stack
 from costmodel.tables import GATHER, GEMM, GRADIENT, MESSAGE, Cube
 
 
@@ -133,7 +135,7 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     virtual = contents.layers.shape[1]
     forward = contents.by_kind @ table.layer_forward
     backward = contents.layers.reshape(-1, virtual, layer_kinds * kinds) @ table.layer_backward.reshape(rows, -1, parts)
-    slower = _slowest_of_all(setting)
+    slower = slowest_of_all(setting.problem.cluster, setting.stack, setting.grid.num_devices)[:, None, None]
     for direction, passes in enumerate((forward, backward)):
         # In place and at the ends of the model alone: these are the largest arrays of a grid.
         for held, end in ((contents.embedding, table.embedding), (contents.head, table.head)):
@@ -143,10 +145,10 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     return forward, backward
 
 
-def _slowest_of_all(setting: Setting) -> Matrix:
-    """How much longer the slowest device computes than one alone [n, 1, 1], equation (7)."""
-    nodes = np.maximum(1.0, setting.grid.num_devices / setting.problem.cluster.devices_per_node)
-    return np.asarray(1.0 + setting.stack.straggler_growth * np.log2(nodes))[:, None, None]
+def slowest_of_all(cluster: ClusterSpec, stack: Stack, num_devices: NDArray[np.int64]) -> Column:
+    """How much longer the slowest of so many devices computes than one alone [n], equation (7)."""
+    nodes = np.maximum(1.0, num_devices / cluster.devices_per_node)
+    return np.asarray(1.0 + stack.straggler_growth * np.log2(nodes))
 
 
 def _transfer(setting: Setting) -> Matrix:

@@ -16,6 +16,7 @@ Source: torch 2.13.0, torch/distributed/pipelining/schedules.py (`_add_unshard_r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -36,18 +37,18 @@ _ROUNDS_OF_PEAKS = 3
 """Rounds in which a rank has held every set of chunks that it ever holds with most micro-batches in flight."""
 
 
-def regathers(grid: Grid, held: NDArray[np.int64]) -> Counts:
+def regathers(grid: Grid, held: NDArray[np.int64], schedule: PipelineSchedule) -> Counts:
     """All-gathers of every virtual stage in one step beyond those of frequency.py, [n, V].
 
     Args:
-        grid: n candidates that share ``pipeline_schedule``, ``pipeline_parallel_size`` and ``num_model_chunks``.
-        held: virtual stages of every rank [p, v].
+        grid: n candidates.
+        held: virtual stages of every rank [p, v], which all of them have.
+        schedule: which all of them have.
     """
     result = np.zeros((len(grid), held.size), dtype=np.int64)
     ranks, chunks = held.shape
     if chunks <= MOST_GATHERED:
         return result
-    schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
     for micro_batches in np.unique(grid.num_micro_batches):
         counts, after_backward = repeated_gathers(schedule, ranks, chunks, int(micro_batches))
         rows = grid.num_micro_batches == micro_batches
@@ -74,26 +75,31 @@ def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
     return result
 
 
-def gathered_at_peak(
-    grid: Grid, rank: Counts, *, whole: list[Counts], begun: list[Counts], forward: bool = False
-) -> Counts:
-    """Equation (3): the most that a rank has gathered when a backward begins with most micro-batches in flight, n.
+def gathered_at_peak(grid: Grid, rank: Counts, *, whole: Counts, begun: Sequence[Counts], ended: Counts) -> Counts:
+    """Equation (3): the most that a rank has gathered when a backward begins with most micro-batches in flight, for every kind of
+    beginning, and when a forward ends; [kinds + 1, n].
 
     Args:
         grid: n candidates of ZeRO 3.
         rank: pipeline rank of every row, n.
-        whole: size of every chunk, n each.
-        begun: size of the part of every chunk with which its backward begins, n each.
-        forward: when a forward ends instead; ``begun`` is what it holds of its chunk then.
+        whole: size of every chunk [v, n].
+        begun: for every kind, size of the part of every chunk with which its backward begins [v, n].
+        ended: size of what a forward holds of its chunk at its end [v, n].
     """
-    result = np.zeros(len(grid), dtype=np.int64)
+    result = np.zeros((len(begun) + 1, len(grid)), dtype=np.int64)
     sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
+    parts = (whole, *begun, ended)
     for key, rows in rows_by_value([grid.pipeline_schedule, *sizes, rank]):
         schedule, ranks, chunks, micro_batches, one = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches, rounds=_ROUNDS_OF_PEAKS)
-        held = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one, forward)
-        parts = np.stack([column[rows] for column in (*whole[:chunks], *begun[:chunks])])
-        result[rows] = (held @ parts).max(axis=0)
+        full, *others = (part[:chunks, rows] for part in parts)
+        backward, forward = (
+            _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one, each) for each in (False, True)
+        )
+        before = backward[:, :chunks] @ full
+        for kind, part in enumerate(others[:-1]):
+            result[kind, rows] = (before + backward[:, chunks:] @ part).max(axis=0)
+        result[-1, rows] = (forward[:, :chunks] @ full + forward[:, chunks:] @ others[-1]).max(axis=0)
     return result
 
 

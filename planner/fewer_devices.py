@@ -17,10 +17,10 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.relaxed import compute_seconds
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext, divisors, valid_tensor_parallel_sizes
 from costmodel.specs import ClusterSpec, Infeasible, Objective, ParallelConfig, Recommendation, Trial
+from costmodel.work_bound import compute_seconds
 from planner.completion import problem_of
 from planner.context_values import context_sizes
 from planner.enumeration import Declared, micro_batch_values, tensor_parallel_values

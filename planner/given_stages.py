@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bounds import bound_ends
-from costmodel.completions import CompletionBytes, StageColumns, completion_times
+from costmodel.completions import CompletionBytes, StageColumns, completion_setting, other_stages
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem
+from costmodel.step import step_times
 
 IntArray = NDArray[np.int64]
 Column = NDArray[np.float64]
@@ -134,9 +135,9 @@ class GivenStages:
         least = np.minimum(least, own.sum(axis=2))
         forced = np.empty_like(self.layers)
         forced[:, self.held] = np.clip(least[:, :, None] - (own.sum(axis=2, keepdims=True) - own), 0, own)
-        times = completion_times(self.problem, self.grid, self.columns(forced))
-        further = np.minimum(self.most, forced + 1)
-        after = completion_times(self.problem, self.grid, self.columns(further))
+        setting = completion_setting(self.problem, self.grid, self.columns(forced))
+        times, further = step_times(setting), np.minimum(self.most, forced + 1)
+        after = step_times(other_stages(setting, self.columns(further)))
         longer = np.where(further > forced, (after.backward - times.backward).sum(axis=2), np.inf)[:, self.held]
         rest = least - forced[:, self.held].sum(axis=2)
         more = np.where(rest > 0, rest * np.where(rest > 0, longer.min(axis=2), 0.0), 0.0)

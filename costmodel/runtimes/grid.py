@@ -5,6 +5,7 @@ Rules, memory and bounds are written once over columns; a single plan is a grid 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -30,6 +31,7 @@ RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
 FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
 DATA_OUTERMOST = AXIS_ORDER_WORDS.index("data_outermost")
+_MOST_CODES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +140,21 @@ class Grid:
 
 _WORDS = {"pipeline_schedule", "recompute", "context_parallel_method", "axis_order"}
 _PLAIN = tuple(field.name for field in fields(Grid) if field.name not in _WORDS)
+
+
+def group_rows(columns: Sequence[IntColumn]) -> IntColumn:
+    """Numbers such that two rows have the same one exactly when they agree in all columns of numbers from 0 on; [n]."""
+    code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        values = int(column.max(initial=0)) + 1
+        if size * values > _MOST_CODES:
+            code = np.unique(code, return_inverse=True)[1].reshape(-1)
+            size = len(code) + 1
+        code, size = code * values + column, size * values
+    return code
+
+
+def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
+    """One row of every combination of values that the columns [n] hold, and for every row which of them it has [n]."""
+    _, first, index = np.unique(group_rows(columns), return_index=True, return_inverse=True)
+    return first, index.reshape(-1)

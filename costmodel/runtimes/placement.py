@@ -37,7 +37,7 @@ def place(schedule: PipelineSchedule, stage: int, num_ranks: int) -> tuple[int, 
     return _mirrored(offset, chunk, num_ranks, int(schedule in V_SCHEDULES)), chunk
 
 
-def virtual_stage(rank: Number, chunk: int, num_ranks: Number, *, v_shaped: Number) -> Number:
+def virtual_stage(rank: Number, chunk: Number | int, num_ranks: Number, *, v_shaped: Number) -> Number:
     """Virtual stage of chunk ``chunk`` of ``rank``, columns for columns; ``v_shaped``: 1 for (2), 0 for (1)."""
     return chunk * num_ranks + _mirrored(rank, chunk, num_ranks, v_shaped)
 
@@ -49,5 +49,5 @@ def stages_of_ranks(schedule: PipelineSchedule, num_ranks: int, num_chunks: int)
     return np.stack([virtual_stage(ranks, chunk, sizes, v_shaped=shape) for chunk in range(num_chunks)], axis=1)
 
 
-def _mirrored(offset: Number, chunk: int, num_ranks: Number, v_shaped: Number) -> Number:
+def _mirrored(offset: Number, chunk: Number | int, num_ranks: Number, v_shaped: Number) -> Number:
     return offset + v_shaped * (chunk % 2) * (num_ranks - 1 - 2 * offset)

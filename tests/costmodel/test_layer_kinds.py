@@ -137,7 +137,7 @@ def test_the_last_layer_of_a_stage_is_of_its_own_kind() -> None:
     )
     sizes = model_sizes(plan.model, load_runtime("torch"), Cut(np.array([1]), np.array([1])))
     for rank, last in ((0, 2), (1, 5)):
-        (chunk,) = plan_contents(plan, rank).chunks
+        chunk = plan_contents(plan, [rank]).chunks
         elements = sum(tensor.num_elements for tensor in layer_tensors(plan.model, last))
         assert chunk_sizes(plan.model, sizes, chunk).last_layer.local == elements
 

@@ -88,7 +88,7 @@ def test_backward_frees_the_layers_behind_the_one_that_it_recomputes() -> None:
     needed = {kind: int(layer.working_set(np.array([kind])).needed[0]) for kind in (0, whole)}
     assert needed[whole] > needed[0]
     for count in (1, 2):
-        contents = plan_contents(plan((some("full", count), NONE)), 0)
+        contents = plan_contents(plan((some("full", count), NONE)), [0])
         found = widest_backward(contents.chunks, layer_modes((layer,), contents.chunks)).needed
         assert found == max(needed[0], needed[whole] - (3 - count) * int(layer.kept[0]))
 

@@ -97,11 +97,9 @@ def test_chunks_that_zero_3_left_whole_are_those_that_torch_did_not_free(name, r
     grid.pipeline_schedule[:], grid.num_model_chunks[:] = SCHEDULES.index(name), chunks
     grid.num_micro_batches[:] = micro_batches
     whole, begun = [100 + 7 * chunk for chunk in range(chunks)], [10 + chunk for chunk in range(chunks)]
-    columns = {key: [np.full(ranks, size) for size in sizes] for key, sizes in (("whole", whole), ("begun", begun))}
-    found, schedule = (
-        gathered_at_peak(grid, np.arange(ranks), **columns),
-        torch_schedule(name, ranks, chunks, micro_batches),
-    )
+    full, started = (np.repeat(np.array(sizes)[:, None], ranks, axis=1) for sizes in (whole, begun))
+    found = gathered_at_peak(grid, np.arange(ranks), whole=full, begun=(started,), ended=full)[0]
+    schedule = torch_schedule(name, ranks, chunks, micro_batches)
     for rank in range(ranks):
         assert found[rank] == torch_whole_at_peak(schedule, rank, ranks, whole, begun)
 

@@ -1,0 +1,121 @@
+"""The cheapest lower bound on the memory of candidates: states and kept activations of whole layers.
+
+Every memory model has an instant at which parameters, optimizer state and the activations of all micro-batches in flight exist
+(the loss, equation (1) of each). With s the bytes of parameters and optimizer state of one layer, a what one micro-batch keeps
+of it, both of the kind of layer that has least of them, and K the micro-batches of all chunks in flight on a rank (in_flight.py;
+0 where the backward is split), a rank with l layers in v chunks, n of them at least in each, needs
+
+    (1) allocated >= l s + K n a
+
+    (2) rank 0 of an even split: n = L // (p v), l = n v
+    (3) any boundaries, one chunk a rank: l = n layers fit on rank r only if (1) does, and all L must fit somewhere
+
+s and a depend on few columns of a grid and are computed once for each of their values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.in_flight import in_flight
+from costmodel.layer_kinds import layer_kinds
+from costmodel.memory import memory_model, whole_device_bytes
+from costmodel.runtimes.grid import Grid, distinct_rows
+from costmodel.shard_sizes import Column
+from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
+from costmodel.split_in_flight import splits_backward
+from costmodel.stage_contents import Chunks, Part, RankContents
+
+_SHARDED_BY = (
+    "tensor_parallel_size", "context_parallel_size", "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage",
+    "hierarchical_partition_size",
+)  # fmt: skip
+_KEPT_BY = (
+    "tensor_parallel_size", "sequence_parallel", "loss_parallel", "micro_batch_size", "context_parallel_size",
+    "context_parallel_method", "recompute",
+)  # fmt: skip
+_ROUNDING = 1e-9
+"""Relative slack for the device bytes' way back to those of equation (1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastMemory:
+    """s and a of every candidate of a grid, bytes [n]."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    runtime: RuntimeProfile
+    grid: Grid
+    state: Column
+    kept: Column
+
+    @staticmethod
+    def of(
+        model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    ) -> LeastMemory:
+        """The two columns of a grid."""
+        inputs_of, _ = memory_model(runtime)
+        rows, which = distinct_rows([getattr(grid, name) for name in _KEPT_BY])
+        some = grid.take(rows)
+        layers = inputs_of(model, training, runtime, cluster.device, some).layers
+        kept = np.minimum.reduce([layer.kept_under(some.recompute) for layer in layers])
+        rows, index = distinct_rows([getattr(grid, name) for name in _SHARDED_BY])
+        state = _state_of_a_layer(model, cluster, training, runtime, grid.take(rows))
+        return LeastMemory(
+            model=model, cluster=cluster, runtime=runtime, grid=grid, state=state[index], kept=kept[which]
+        )
+
+    def take(self, rows: NDArray[np.bool_]) -> LeastMemory:
+        """The rows that a mask selects."""
+        return replace(self, grid=self.grid.take(rows), state=self.state[rows], kept=self.kept[rows])
+
+    def even(self) -> NDArray[np.float64]:
+        """Equation (2): bytes that the fullest device of every row needs at least, float64 [n]."""
+        grid = self.grid
+        layers = self.model.num_hidden_layers // (grid.pipeline_parallel_size * grid.num_model_chunks)
+        running = np.where(splits_backward(grid), 0, in_flight(grid, np.zeros_like(grid.zero_stage)))
+        held = np.asarray(layers * (grid.num_model_chunks * self.state + running * self.kept), dtype=np.int64)
+        return whole_device_bytes(held, self.runtime, self.cluster.device)
+
+    def has_room(self, capacity_bytes: float) -> NDArray[np.bool_]:
+        """Equation (3): whether layers may be dealt to the ranks of every row, one chunk each, so that all fit, [n]."""
+        depth, room = self.model.num_hidden_layers, np.zeros(len(self.grid))
+        empty, full = (
+            whole_device_bytes(np.array([size]), self.runtime, self.cluster.device)[0] for size in (0, 2**50)
+        )
+        usable = max(0.0, capacity_bytes - empty) / ((full - empty) / 2**50) * (1.0 + _ROUNDING)
+        for ranks in np.unique(self.grid.pipeline_parallel_size):
+            rows = np.flatnonzero(self.grid.pipeline_parallel_size == ranks)
+            # Rows down and ranks across.
+            running = in_flight(self.grid.take(rows[:, None]), np.arange(ranks))
+            most = usable / (self.state[rows, None] + running * self.kept[rows, None])
+            room[rows] = np.clip(np.floor(most), 0, depth).sum(axis=1)
+        return room >= depth
+
+
+def _state_of_a_layer(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+) -> Column:
+    """Parameters and optimizer state of one layer of the kind with least of both, bytes [n]."""
+    one, zero = np.ones(len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)
+    alone = replace(
+        grid,
+        pipeline_parallel_size=one,
+        num_model_chunks=one,
+        pipeline_schedule=zero,
+        micro_batch_size=one,
+        num_micro_batches=one,
+        recompute=zero,
+    )
+    inputs_of, rank_memory = memory_model(runtime)
+    inputs, kinds = inputs_of(model, training, runtime, cluster.device, alone), range(len(layer_kinds(model)))
+    states = []
+    for kind in kinds:
+        held, none = tuple(one[None] * (other == kind) for other in kinds), zero[None]
+        chunk = Chunks(held, (Part(zero, held),), none + kind, embedding=none, head=none, exists=one[None])
+        (step,) = rank_memory(inputs, RankContents(zero, chunk)).phases["optimizer"]
+        states.append(step["parameters"] + step["optimizer_state"])
+    return np.asarray(np.minimum.reduce(states))

@@ -1,0 +1,119 @@
+"""The cheapest lower bound on a candidate's step time: what its devices compute, whatever data parallelism costs beside it.
+
+W is the time of one micro-batch, forward and backward without recomputation, were the whole model on one tensor-parallel group:
+computation, host time and collectives of the tensor- and the context-parallel group, as in relaxed.py. It depends on few columns
+of a grid, so it is computed once for each of their values. Everything else adds to the passes of some stage or comes beside them.
+
+    (1) T >= m W / p. Ranks compute W together, so the busiest takes at least W / p of every micro-batch; and T >= m W without
+        overlap of stages (none, naive)
+    (2) one chunk a rank: T >= (1 + C) W of relaxed.py, whatever the boundaries
+    (3) several chunks that lie in a loop, evenly split: T >= m W / p + (p - 1) a / 2 and T >= (m v + p - 1) a, with a the least
+        time of a virtual stage. Stage r of rank r comes after the forwards of r stages, and its last backward, which is the
+        rank's last operation, before r backwards: T >= m t_r + r a. The mean over the ranks gives the former, the last rank the
+        latter
+    (4) whole backwards: T >= W + (m - 1) a. The first micro-batch comes to the last stage through all others, that stage takes at
+        least a for each, and the last backward goes back through all others; a is 0 where boundaries are open
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bounds import ROUNDING
+from costmodel.compute import Column
+from costmodel.relaxed import pipeline_factors
+from costmodel.runtimes.grid import SCHEDULES, Grid, distinct_rows
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
+from costmodel.setting import Problem, mean_stage, prepare
+from costmodel.stack import read_stack
+from costmodel.step import slowest_of_all
+from costmodel.tables import ATTENTION, GEMM, MEMORY, PassTable
+from costmodel.vocabulary import padded_models
+
+_NONE = SCHEDULES.index("none")
+_SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
+_WORKED_ON = (
+    "tensor_parallel_size", "sequence_parallel", "loss_parallel", "micro_batch_size", "context_parallel_size",
+    "context_parallel_method",
+)  # fmt: skip
+
+
+def work_bound(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...] | None = None) -> Column:
+    """Equations (1) to (4) for every row [n], in seconds.
+
+    Args:
+        problem: what is trained on what.
+        grid: n candidates; what they recompute does not count.
+        layers_per_stage: stated boundaries, which all completions of all candidates share; None leaves them open where a rank
+            has one chunk, and is an even split elsewhere.
+
+    Raises:
+        InputError: as `costmodel.bounds.step_time_lower_bound`.
+    """
+    kinds, index = distinct_rows([getattr(grid, name) for name in _WORKED_ON])
+    stack = read_stack(problem.runtime)
+    slower = slowest_of_all(problem.cluster, stack, grid.num_devices)
+    whole, layer = (column[index] * slower for column in _whole_and_layer(problem, grid.take(kinds)))
+    ranks, chunks = grid.pipeline_parallel_size, grid.num_model_chunks
+    alone = grid.num_micro_batches * whole / ranks
+    least = problem.model.num_hidden_layers // (ranks * chunks) if layers_per_stage is None else min(layers_per_stage)
+    whole_backwards = ~np.isin(grid.pipeline_schedule, _SPLIT)
+    looped = (chunks > 1) & whole_backwards
+    stage = np.where(chunks > 1, least, 0) * layer
+    first_and_last = np.where(looped, (ranks - 1) * stage, 0.0)
+    bounds = (
+        alone + first_and_last / 2,
+        grid.num_micro_batches * chunks * stage + first_and_last,
+        pipeline_factors(grid) * whole,
+        (whole + (grid.num_micro_batches - 1) * stage) * whole_backwards,
+    )
+    return np.asarray(np.maximum.reduce(bounds) * (1.0 - ROUNDING))
+
+
+def compute_seconds(problem: Problem, grid: Grid) -> Column:
+    """Seconds that a device of every candidate [n] computes for one micro-batch, forward and backward, if its tensor-parallel
+    group held the whole model: products, attention and memory-bound work, without communication and recomputation.
+
+    Args:
+        problem: what is trained on what.
+        grid: n candidates without a pipeline.
+    """
+    return _whole_and_layer(problem, grid, parts=(GEMM, ATTENTION, MEMORY))[0] * (1.0 - ROUNDING)
+
+
+def _whole_and_layer(problem: Problem, grid: Grid, parts: tuple[int, ...] | None = None) -> tuple[Column, Column]:
+    """W [n] and the time of the fastest kind of layer [n], of some parts of a pass or all, on one pipeline stage and one
+    data-parallel device: weights are cast once in as many micro-batches as any candidate has.
+    """
+    one, zero = np.ones(len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)
+    alone = replace(
+        grid,
+        pipeline_parallel_size=one,
+        pipeline_schedule=np.full(len(grid), _NONE),
+        num_model_chunks=one,
+        data_parallel_replicate_size=one,
+        data_parallel_shard_size=one,
+        zero_stage=zero,
+        hierarchical_partition_size=zero,
+        num_micro_batches=one * problem.training.global_batch_size,
+        axis_order=zero,
+        recompute=zero,
+    )
+    whole, layer = np.zeros(len(grid)), np.zeros(len(grid))
+    for model, rows in padded_models(problem.model, problem.runtime, alone):
+        where = slice(None) if rows is None else rows
+        part = alone if rows is None else alone.take(rows)
+        setting = prepare(replace(problem, model=model), part, mean_stage(model, 1))
+        whole[where], layer[where] = _of_table(setting.table, setting.contents.by_kind[:, 0], parts)
+    return whole, layer
+
+
+def _of_table(table: PassTable, count: NDArray[np.float64], parts: tuple[int, ...] | None) -> tuple[Column, Column]:
+    """Both passes of ``count`` [1, G] layers of every kind with embedding and head, and of one layer of the fastest kind."""
+    chosen = list(parts) if parts is not None else slice(None)
+    layers = (table.layer_forward + table.layer_backward[:, :, 0])[..., chosen].sum(axis=-1)
+    ends = (table.embedding + table.head)[..., chosen].sum(axis=(1, 2))
+    return (layers * count).sum(axis=1) + ends, layers.min(axis=1)
