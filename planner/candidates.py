@@ -1,19 +1,23 @@
-"""Sift a declared space: rules, then memory, then a lower bound on the step time of what is left."""
+"""The candidates of a declared space: what rules, memory and bounds say of them, as much as is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.build import build_plan
 from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
-from costmodel.relaxed import relaxed_seconds
+from costmodel.memory_bound import LeastMemory
+from costmodel.relaxed import average_seconds, relaxed_seconds
 from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext, RuleOutcome, evaluate
 from costmodel.specs import Plan, RecomputeSpec, RejectionCount
+from costmodel.work_bound import work_bound
 from planner.completion import is_free, problem_of
 from planner.space import Space
 from planner.summary import summarize_parallel
@@ -22,24 +26,40 @@ GIB = 2**30
 BLOCK_ROWS = 1 << 13
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Levels = NDArray[np.int8]
+
+
+class Known(IntEnum):
+    """What is known of a row: the work that it is; a bound with data parallelism, and the memory of the first pipeline rank; a
+    bound that knows the shape of its pipeline; the memory of all ranks (where boundaries are open that decides nothing, and is
+    left out).
+    """
+
+    WORK = 0
+    AVERAGE = 1
+    BOUND = 2
+    MEMORY = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """What a space holds.
 
-    ``grid``: the n rows that obey every rule, ``needed_bytes`` [n] of the fullest device with allocator waste and contexts when
-    stages are even and all layers recomputed, if any. ``fits`` [n]: they fit then, or other stage boundaries may.
-    ``bounds`` [n] seconds for all completions of a row, infinite where none fits. Where ``needed_bytes`` is too much, it is exact
-    where it is smallest; elsewhere it may be that of the first pipeline rank.
+    ``grid``: the n rows that obey every rule, ``rejections`` of the others by rule. ``bounds`` [n] seconds that all completions
+    of a row take at least, infinite where none fits. ``fits`` [n]: a completion fits, or may. ``needed_bytes`` [n] that the
+    fullest device of a row needs at least, with allocator waste and contexts, when stages are even and all layers recomputed,
+    if any. How well the three are known, `Known` says for every row [n].
     """
 
     context: RuleContext
+    free_stages: bool
     total: int
     grid: Grid
     needed_bytes: Column
     fits: Mask
     bounds: Column
+    known: Levels
     rejections: tuple[RejectionCount, ...]
 
     @property
@@ -55,6 +75,71 @@ class Candidates:
     def summary(self, row: int) -> str:
         """One row in short form."""
         return summarize_parallel(self.grid.parallel(row), self.grid.recompute_kind(row), self.grid.order(row))
+
+    def average(self, rows: Index, *, below: float = np.inf) -> None:
+        """Bound rows with data parallelism, and those left ``below`` some seconds with the memory of their first pipeline rank,
+        which holds the embedding and most activations: in wide spaces most rows do not fit, and most of them not even there, at
+        a fraction of the cost.
+        """
+        if self.context.layers_per_stage is None:
+            self._raise(
+                rows, _once_for_all_kinds(self.grid.take(rows), partial(average_seconds, problem_of(self.context)))
+            )
+        self.known[rows] = Known.AVERAGE
+        rows = rows[self.bounds[rows] < below]
+        grid = self.grid.take(rows)
+        self.needed_bytes[rows] = needed = device_bytes(self.context, grid, first_rank_only=True)
+        self.fits[rows] = fits = (needed <= self.context.usable_bytes) | is_free(grid, free=self.free_stages)
+        self.bounds[rows[~fits]] = np.inf
+
+    def bound(self, rows: Index) -> None:
+        """Bound rows with the shape of their pipelines."""
+        relaxed = partial(relaxed_seconds, problem_of(self.context), layers_per_stage=self.context.layers_per_stage)
+        self._raise(rows, _once_for_all_kinds(self.grid.take(rows), relaxed))
+        self.known[rows] = Known.BOUND
+
+    def _raise(self, rows: Index, bounds: Column) -> None:
+        self.bounds[rows] = np.maximum(self.bounds[rows], bounds)
+
+    def weigh(self, rows: Index) -> None:
+        """Find the memory of rows."""
+        rows = rows[self.known[rows] < Known.MEMORY]
+        self.known[rows] = Known.MEMORY
+        rows = rows[~is_free(self.grid.take(rows), free=self.free_stages)]
+        self.needed_bytes[rows] = device_bytes(self.context, self.grid.take(rows))
+        self.fits[rows] = self.needed_bytes[rows] <= self.context.usable_bytes
+        self.bounds[rows[~self.fits[rows]]] = np.inf
+
+    def copy(self) -> Candidates:
+        """The same, of which more can become known apart from this one."""
+        names = ("needed_bytes", "fits", "bounds", "known")
+        return replace(self, **{name: getattr(self, name).copy() for name in names})
+
+    def fits_as_it_stands(self) -> bool:
+        """Whether some weighed row fits with the stages it has, even ones where its boundaries are open."""
+        given = ~is_free(self.grid, free=self.free_stages)
+        if (self.fits & given).any():
+            return True
+        rows = np.flatnonzero(self.fits & (self.needed_bytes <= self.context.usable_bytes))
+        return bool(len(rows)) and self.leanest(rows)[1] <= self.context.usable_bytes
+
+    def leanest(self, rows: Index) -> tuple[int, float]:
+        """The row that needs the fewest bytes of some rows, with an even split where its boundaries are open, and the bytes."""
+        exact = exact_at_least(self.context, self.grid.take(rows), self.needed_bytes[rows])
+        least = int(np.argmin(exact))
+        return int(rows[least]), float(exact[least])
+
+    def learn(self, rows: Index) -> None:
+        """All that is known of rows before they are completed."""
+        rows = np.sort(rows)
+        self.average(rows[self.known[rows] < Known.AVERAGE])
+        rows = rows[self.fits[rows]]
+        self.bound(rows[self.known[rows] < Known.BOUND])
+        self.weigh(rows)
+
+    def told(self) -> Candidates:
+        """The same with the rows that do not fit among the rejections."""
+        return self if self.fits.all() else replace(self, rejections=(*self.rejections, memory_rejection(self)))
 
 
 def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = False) -> Column:
@@ -77,24 +162,16 @@ def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = Fa
     return np.array(peaks, dtype=np.float64)
 
 
-def sifted_bytes(context: RuleContext, grid: Grid) -> Column:
-    """`device_bytes` of the rows that fit and of those that need least; for the others a bound that does not fit either.
-
-    In wide spaces most rows do not fit, and most of them not even the first pipeline rank, which holds the embedding and
-    most activations: what it needs is a lower bound at a fraction of the cost.
+def exact_at_least(context: RuleContext, grid: Grid, needed: Column) -> Column:
+    """Bytes of which the smallest is exact, from lower bounds: no row needs less than its bound, so the smallest need is among
+    the bounds up to the need of the row with the smallest one.
     """
-    if context.layers_per_stage is not None:
-        return device_bytes(context, grid)
-    capacity = context.usable_bytes
-    needed = device_bytes(context, grid, first_rank_only=True)
-    possible = needed <= capacity
-    known = np.append(np.flatnonzero(possible), np.argmin(np.where(possible, np.inf, needed)))
-    needed[known] = device_bytes(context, grid.take(known))
-    # No row needs less than its bound, so the smallest need is among the bounds up to the smallest one known.
-    least = needed[known][needed[known] > capacity].min(initial=np.inf)
-    close = np.flatnonzero((needed > capacity) & (needed <= least))
-    needed[close] = device_bytes(context, grid.take(close))
-    return needed
+    exact = needed.copy()
+    first = np.array([np.argmin(needed)])
+    exact[first] = device_bytes(context, grid.take(first))
+    close = np.flatnonzero(needed <= exact[first])
+    exact[close] = device_bytes(context, grid.take(close))
+    return exact
 
 
 def _blocks(kind: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -137,30 +214,58 @@ def completed_plan(
     )
 
 
-def sift(space: Space) -> Candidates:
-    """Rules, memory and bounds of every candidate of a space."""
+def survey(space: Space) -> Candidates:
+    """Every candidate of a space that obeys the rules, with the least that is known of it: the work that it is."""
     context, everything = space.context, space.grid
     outcomes = evaluate(context, everything)
     rejections = _count_rejections(everything, outcomes)
     grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
-    needed = sifted_bytes(context, grid) if len(grid) else np.zeros(0)
-    fits = (needed <= context.usable_bytes) | is_free(grid, free=space.free_stages)
+    needed, fits = _least_memory(context, grid, free=space.free_stages)
     bounds = np.full(len(grid), np.inf)
     if fits.any():
-        bounds[fits] = _bounds(context, grid.take(fits))
-    candidates = Candidates(context, len(everything), grid, needed, fits, bounds, ())
-    if not fits.all():
-        rejections.append(memory_rejection(candidates, fits))
-    return Candidates(context, len(everything), grid, needed, fits, bounds, tuple(rejections))
+        bounds[fits] = work_bound(problem_of(context), grid.take(fits), layers_per_stage=context.layers_per_stage)
+    return Candidates(
+        context=context,
+        free_stages=space.free_stages,
+        total=len(everything),
+        grid=grid,
+        needed_bytes=needed,
+        fits=fits,
+        bounds=bounds,
+        known=np.full(len(grid), Known.WORK, dtype=np.int8),
+        rejections=tuple(rejections),
+    )
 
 
-def _bounds(context: RuleContext, grid: Grid) -> Column:
-    """`relaxed_seconds`, once for neighbouring rows that differ in nothing but what they recompute."""
+def _least_memory(context: RuleContext, grid: Grid, *, free: bool) -> tuple[Column, Mask]:
+    """Bytes that rows need at least when their stages are even, and whether some completion may fit."""
+    if context.layers_per_stage is not None or not len(grid):
+        return np.zeros(len(grid)), np.ones(len(grid), dtype=bool)
+    least = LeastMemory.of(context.model, context.cluster, context.training, context.runtime, grid)
+    needed, is_open = least.even(), is_free(grid, free=free)
+    fits = needed <= context.usable_bytes
+    fits[is_open] = least.take(is_open).has_room(context.usable_bytes)
+    return needed, fits
+
+
+def sift(space: Space) -> Candidates:
+    """Every candidate of a space that obeys the rules, with all that is known before it is completed.
+
+    ``needed_bytes`` is exact where a row fits as it stands; elsewhere it may be that of the first pipeline rank.
+    """
+    candidates = survey(space)
+    candidates.learn(np.flatnonzero(candidates.fits))
+    return candidates.told()
+
+
+def _once_for_all_kinds(grid: Grid, seconds: Callable[[Grid], Column]) -> Column:
+    """``seconds`` of every row, computed once for neighbouring rows that differ in nothing but what they recompute."""
+    if not len(grid):
+        return np.zeros(0)
     columns = [getattr(grid, column.name) for column in fields(grid) if column.name != "recompute"]
     first = np.ones(len(grid), dtype=bool)
     first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    bounds = relaxed_seconds(problem_of(context), grid.take(first), layers_per_stage=context.layers_per_stage)
-    return np.asarray(bounds[np.cumsum(first) - 1])
+    return np.asarray(seconds(grid.take(first))[np.cumsum(first) - 1])
 
 
 def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[RejectionCount]:
@@ -187,16 +292,16 @@ def gib_apart(needed_bytes: float, capacity_bytes: float) -> tuple[str, str]:
     return needed, capacity
 
 
-def memory_rejection(candidates: Candidates, fits: Mask) -> RejectionCount:
-    """All rows that do not fit, with the one that misses by least when its stages are even."""
-    needed = np.where(fits, np.inf, candidates.needed_bytes)
-    row = int(np.argmin(needed))
+def memory_rejection(candidates: Candidates) -> RejectionCount:
+    """All rows that do not fit, with one that misses by little when its stages are even."""
+    row = int(np.argmin(np.where(candidates.fits, np.inf, candidates.needed_bytes)))
+    _, needed = candidates.leanest(np.array([row]))
     context = candidates.context
-    wanted, held = gib_apart(float(needed[row]), context.usable_bytes)
+    wanted, held = gib_apart(needed, context.usable_bytes)
     limit = "" if context.memory_limit is None else f" to use ({context.memory_limit.words})"
     return RejectionCount(
         rule="memory",
-        count=int((~fits).sum()),
+        count=candidates.rejected_by_memory,
         example=f"{candidates.summary(row)} needs {wanted} GiB a device; {context.cluster.device.name} has {held} GiB{limit}",
         fix="more sharding, more recomputation, a smaller micro-batch or a device with more memory",
     )

@@ -21,6 +21,8 @@ from planner.given_stages import GivenStages
 
 IntArray = NDArray[np.int64]
 _FIRST_CUTS = 4
+_NEARLY = 0.97
+"""Share of what a bound must reach that paths have to reach for the whole graph to do the rest before more is found out."""
 
 
 def count_problem(given: GivenStages) -> CountProblem:
@@ -61,24 +63,32 @@ def solve_counts(
     for tried in answer.counts:
         before, known = known, evaluate(tried)
         best = tried if known < before else best
-    if answer.lower >= min(upper, known):
-        return answer.lower
+    lower = answer.lower
+    if _NEARLY * min(upper, known) <= lower < min(upper, known):
+        lower = max(lower, _of_the_graph(problem, durations, known=known))
+    if lower >= min(upper, known):
+        return lower
     best = moved_counts(given, durations, best)
     known = evaluate(best)
     problem = tried_out(given, problem)
-    relaxed = relaxed_counts(problem, durations, known=known)
-    lower = answer.lower if relaxed is None else max(answer.lower, relaxed[0])
+    of_graph = _of_the_graph(problem, durations, known=known)
+    lower = max(lower, of_graph)
     left = seconds - (time.perf_counter() - started)
     if most_cuts <= cuts or left <= 0 or lower >= min(upper, known):
         return lower
-    if relaxed is None:
-        return max(
-            lower, _by_paths(problem, durations, best, evaluate, upper=min(upper, known), seconds=left, cuts=most_cuts)
-        )
-    bound, better = whole_counts(problem, durations, known=min(upper, known), seconds=left, nodes=most_cuts)
+    upper = min(upper, known)
+    if np.isinf(of_graph):
+        return max(lower, _by_paths(problem, durations, best, evaluate, upper=upper, seconds=left, cuts=most_cuts))
+    bound, better = whole_counts(problem, durations, known=upper, seconds=left, nodes=most_cuts)
     if better is not None:
         evaluate(better)
     return max(lower, bound)
+
+
+def _of_the_graph(problem: CountProblem, durations: Durations, *, known: float) -> float:
+    """The bound of the whole graph as a linear program; minus infinity where there is none."""
+    relaxed = relaxed_counts(problem, durations, known=known)
+    return -np.inf if relaxed is None else relaxed[0]
 
 
 def _by_paths(

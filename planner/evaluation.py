@@ -6,7 +6,6 @@ those with as many micro-batches share the graph of the longest path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -14,15 +13,18 @@ from numpy.typing import NDArray
 
 from costmodel.bounds import ROUNDING, pipeline_shape, step_time_column
 from costmodel.estimate import estimate
-from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.grid import Grid, group_rows
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import Estimate, Plan
-from planner.candidates import Candidates, Column, Mask, completed_plan
+from planner.candidates import Candidates, Column, Known, Mask, completed_plan
 from planner.completion import Completer, Refined, all_or_none, is_free
 from planner.effort import Effort
 
 Index = NDArray[np.int64]
 _TOGETHER = 32
+_BOUNDED, _WEIGHED, _FIRST = 4096, 512, 16
+_LIKELY = 0.6
+"""Share of the memory that a row's least need may take for it to be likely to fit."""
 GAP_TOLERANCE = 1e-9
 
 
@@ -67,7 +69,7 @@ class Search:
 
     ``time`` [n]: step time of the best completion found, infinite before and where none fits; ``lower`` [n]: a bound on all
     completions, infinite where none fits; ``refined`` [n]: where both are of completions; ``fits`` [n]: one fits, or may.
-    ``budget``: graph nodes that may still be built.
+    ``budget``: graph nodes that may still be built. What is not known of the candidates yet is found where it may matter.
     """
 
     candidates: Candidates
@@ -83,9 +85,8 @@ class Search:
     plans: dict[int, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        candidates = self.candidates
-        self.lower, self.fits = candidates.bounds.copy(), candidates.fits.copy()
-        self.needed_bytes = candidates.needed_bytes.copy()
+        candidates = self.candidates = self.candidates.copy()
+        self.lower, self.fits, self.needed_bytes = candidates.bounds, candidates.fits, candidates.needed_bytes
         self.time = np.full(len(self.lower), np.inf)
         self.refined = np.zeros(len(self.lower), dtype=bool)
         self.sharpened = np.zeros(len(self.lower), dtype=bool)
@@ -102,33 +103,62 @@ class Search:
         """
         index = np.arange(len(self.lower))[... if rows is None else rows]
         spare = self.budget if budget is None else min(budget, self.budget)
+        upper, open_rows = float(self.time[index].min(initial=np.inf)), index
         while True:
-            upper = float(self.time[index].min(initial=np.inf))
-            open_rows = index[self.fits[index] & ~self.refined[index] & (self.lower[index] < upper)]
+            open_rows = open_rows[self.fits[open_rows] & ~self.refined[open_rows] & (self.lower[open_rows] < upper)]
             if not len(open_rows):
                 return self._simplest(index)
-            head = self._head(open_rows, upper)
-            batch = open_rows[self._same_shape(open_rows, head)]
-            several = batch[np.argsort(self.lower[batch], kind="stable")]
-            # First of all one row that is likely to fit; with its time many bounds need not be sharpened.
-            alone = not np.isfinite(upper) and not self.refined[index].any()
-            if not alone and not self.sharpened[head]:
-                several = several[: 2 * _TOGETHER]
-                self._sharpen(several[~self.sharpened[several]])
-                continue
-            batch = np.array([head]) if alone else several[:_TOGETHER]
+            batch = self._likely(open_rows) if not np.isfinite(upper) else self._next(open_rows, upper)
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
                 return self._simplest(index)
-            self.refine(batch)
+            if len(batch):
+                self.refine(batch)
+                upper = min(upper, float(self.time[batch].min()))
             spare -= cost
             self.budget -= cost
+
+    def _likely(self, rows: Index) -> Index:
+        """Before any time is known: a row with a small bound that probably fits, or none where more rows have become known."""
+        needed = self.candidates.needed_bytes[rows]
+        likely = rows[needed <= _LIKELY * self.completer.capacity_bytes]
+        rows = likely if len(likely) else rows
+        head = self._smallest(rows)
+        alike = rows[self._same_shape(rows, head)]
+        alike = alike[np.argsort(self.lower[alike], kind="stable")[:_FIRST]]
+        if self.candidates.known[head] == Known.MEMORY:
+            return np.array([head])
+        self.candidates.learn(alike)
+        alike = alike[self.fits[alike]]
+        return alike[[np.argmin(self.lower[alike])]] if len(alike) else alike
+
+    def _next(self, rows: Index, upper: float) -> Index:
+        """Rows with the smallest bounds that are worth refining together, or none where more has become known of them."""
+        rough = rows[self.candidates.known[rows] == Known.WORK]
+        if len(rough):
+            self.candidates.average(rough, below=upper)
+            return rows[:0]
+        head = self._smallest(rows)
+        alike = rows[self._same_shape(rows, head)]
+        alike = alike[np.argsort(self.lower[alike], kind="stable")]
+        if self.candidates.known[head] < Known.MEMORY:
+            self._learn(alike, head)
+        elif not self.sharpened[head]:
+            several = alike[: 2 * _TOGETHER]
+            self._sharpen(several[~self.sharpened[several]])
+        else:
+            return alike[:_TOGETHER]
+        return alike[:0]
+
+    def _smallest(self, rows: Index) -> int:
+        return int(rows[np.argmin(self.lower[rows])])
 
     def refine(self, rows: Index) -> None:
         """Replace the bounds of rows of one shape by step times of their best completions and bounds on all of them."""
         found = self.completer.best(self.candidates.grid.take(rows))
         self.time[rows], self.lower[rows] = found.seconds, np.maximum(self.lower[rows], found.lower)
         self.refined[rows], self.fits[rows] = True, np.isfinite(found.seconds)
+        self.candidates.known[rows] = Known.MEMORY
         known = np.flatnonzero(self.fits[rows])
         self.needed_bytes[rows[known]] = found.needed_bytes[known]
         self.lower[rows[known]] = np.minimum(self.lower[rows[known]], self.time[rows[known]])
@@ -147,7 +177,7 @@ class Search:
                     break
                 row = int(rows[np.argmin(self.lower[rows])])
                 twins = rows[self._alike(rows, row)]
-                stuck[twins] = not self._close(row, twins, upper, effort)
+                stuck[twins] = not self._close(row, twins, upper * (1.0 - effort.enough), effort)
         except KeyboardInterrupt:
             effort.ended = "it was interrupted"
         if stuck.any() and not effort.ended:
@@ -194,6 +224,18 @@ class Search:
             self.stages[row] = (found.layers[0], found.recomputed[0])
             self.plans.pop(row, None)
 
+    def _learn(self, rows: Index, head: int) -> None:
+        """Find what is not known of ``head``, and of rows that may be asked for next: those of its shape, in order."""
+        known = self.candidates.known
+        level = known[head]
+        rows = rows[known[rows] == level]
+        if level == Known.WORK:
+            self.candidates.average(np.sort(rows))
+        elif level == Known.AVERAGE:
+            self.candidates.bound(np.sort(rows[:_BOUNDED]))
+        else:
+            self.candidates.weigh(np.sort(rows[:_WEIGHED]))
+
     def _sharpen(self, rows: Index) -> None:
         """Raise bounds of rows of one shape by what is quickly known of their memory."""
         self.sharpened[rows] = True
@@ -238,10 +280,8 @@ class Search:
         candidates have new ones.
         """
         lean = Search(self.candidates, replace(self.completer, capacity_bytes=capacity_bytes), budget)
-        lean.lower, lean.fits = self.lower.copy(), self.fits.copy()
         kept = self.refined & self.fits & (self.needed_bytes <= capacity_bytes)
-        for name in ("time", "needed_bytes"):
-            getattr(lean, name)[kept] = getattr(self, name)[kept]
+        lean.time[kept] = self.time[kept]
         lean.refined[:] = lean.sharpened[:] = kept
         lean.stages = {row: self.stages[row] for row in np.flatnonzero(kept).tolist()}
         return lean
@@ -253,18 +293,6 @@ class Search:
     def complexity(self, rows: Index) -> list[Index]:
         """`complexity_columns` of some rows, the most important last as `np.lexsort` wants it."""
         return complexity_columns(self.candidates.grid.take(rows))[::-1]
-
-    def _head(self, open_rows: Index, upper: float) -> int:
-        """The row with the smallest bound; before any time is known, of those that are likely to fit and recompute nothing,
-        whose bounds are close.
-        """
-        lower = self.lower[open_rows]
-        if not np.isfinite(upper):
-            plain = self.candidates.grid.recompute[open_rows] == 0
-            likely = plain & (self.candidates.needed_bytes[open_rows] <= self.completer.capacity_bytes)
-            if likely.any():
-                lower = np.where(likely, lower, np.inf)
-        return int(open_rows[np.argmin(lower)])
 
     def _simplest(self, rows: Index) -> int | None:
         smallest = self.time[rows].min(initial=np.inf)
@@ -285,14 +313,6 @@ class Search:
         grid = self.candidates.grid
         shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks)
         return np.asarray(np.logical_and.reduce([column[rows] == column[head] for column in shape]))
-
-
-def group_rows(columns: Sequence[Index]) -> Index:
-    """Numbers such that two rows have the same one exactly when they agree in all columns; [n]."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        code = np.unique(code, return_inverse=True)[1].reshape(-1) * (int(column.max(initial=0)) + 1) + column
-    return code
 
 
 def layouts(grid: Grid) -> Index:

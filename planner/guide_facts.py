@@ -154,8 +154,9 @@ def _one_node_bytes(context: RuleContext) -> int | None:
 def _least_micro_batches(candidates: Candidates) -> int:
     """The fewest micro-batches of a ZeRO-3 candidate over all devices that fits; one sequence each where none does."""
     grid, context = candidates.grid, candidates.context
-    zero3 = (grid.zero_stage == 3) & (grid.tensor_parallel_size == 1) & (grid.pipeline_parallel_size == 1)
-    counts = grid.num_micro_batches[zero3 & candidates.fits]
+    whole = (grid.tensor_parallel_size == 1) & (grid.pipeline_parallel_size == 1)
+    zero3 = grid.take((grid.zero_stage == 3) & whole)
+    counts = zero3.num_micro_batches[device_bytes(context, zero3) <= context.usable_bytes]
     alone = max(1, context.training.global_batch_size // context.cluster.num_devices)
     return int(counts.min()) if len(counts) else alone
 

@@ -45,10 +45,10 @@ def closest_miss(space: Space, candidates: Candidates) -> NearestMiss | None:
     """The candidate that misses by least, without fixes; None where every one breaks a rule."""
     if not len(candidates.grid):
         return None
-    row = int(np.argmin(candidates.needed_bytes))
+    row, needed = candidates.leanest(np.arange(len(candidates.grid)))
     return NearestMiss(
         plan_summary=candidates.summary(row),
-        needed_bytes=ceil(candidates.needed_bytes[row]),
+        needed_bytes=ceil(needed),
         capacity_bytes=space.context.usable_bytes,
         memory_limit=space.context.memory_limit,
         terms=_miss_terms(row_plan(space.context, candidates.grid, row), space.context),

@@ -127,7 +127,7 @@ def try_space(space: Space, value: int) -> Trial:
     """
     found, context = sift(space), space.context
     lower = float(found.bounds.min(initial=np.inf))
-    if (found.needed_bytes <= context.usable_bytes).any():
+    if found.fits_as_it_stands():
         return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
     # Where no completion fits, why is not asked: that takes longer than to find out.
     if found.fits.any() and Search(found, completer_of(space), NODE_BUDGET).fastest() is not None:
@@ -138,9 +138,10 @@ def try_space(space: Space, value: int) -> Trial:
         counts = sorted(found.rejections, key=lambda rejection: -rejection.count)
         reason = counts[0].example if counts else "no sizes of the space multiply to it"
         return Trial(value=value, candidates=found.total, fits=False, reason=reason)
-    row = int(np.argmin(found.needed_bytes))
-    needed = ceil(found.needed_bytes[row])
-    return Trial(value=value, candidates=found.total, fits=False, plan_summary=found.summary(row), needed_bytes=needed)
+    row, needed = found.leanest(np.arange(len(found.grid)))
+    return Trial(
+        value=value, candidates=found.total, fits=False, plan_summary=found.summary(row), needed_bytes=ceil(needed)
+    )
 
 
 def miss_of(space: Space) -> Infeasible:

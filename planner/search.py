@@ -15,12 +15,11 @@ from costmodel.specs import (
     Infeasible,
     ModelSpec,
     Recommendation,
-    RejectionCount,
     RuntimeProfile,
     TrainingSpec,
 )
 from costmodel.uncertainty import error_band
-from planner.candidates import memory_rejection, sift
+from planner.candidates import survey
 from planner.cautions import find_cautions
 from planner.certificate import make_certificate
 from planner.duration import training_duration
@@ -69,10 +68,9 @@ def search(
     if (context.model, context.cluster, context.training, context.runtime) != (model, cluster, training, runtime):
         raise ValueError("the space was declared for another model, cluster, training or runtime")
     started = time.perf_counter()
-    candidates = sift(space)
-    found = Search(candidates, completer_of(space), node_budget)
+    found = Search(survey(space), completer_of(space), node_budget)
     if found.fastest() is None:
-        return explain_infeasible(space, candidates)
+        return explain_infeasible(space, found.candidates.told())
     work = effort or quick()
     found.tighten(work)
     return _recommend(space, found, work, top=top, total_tokens=total_tokens, started=started)
@@ -93,7 +91,7 @@ def _recommend(
         best=best,
         alternatives=tuple(found.plan(other) for other in ranking[1 : max(1, top)]),
         ties=_ties(found, ranking),
-        rejections=_rejections(found),
+        rejections=found.candidates.told().rejections,
         certificate=make_certificate(space, found, seconds=time.perf_counter() - started, ended=work.ended),
         guide=advice,
         neighbours=neighbours,
@@ -105,24 +103,18 @@ def _recommend(
 
 
 def _refine_layouts(found: Search, top: int) -> None:
-    """Find the fastest row of the layouts with the smallest bounds: the alternatives and the ties."""
-    rows = np.flatnonzero(found.fits)
-    rows = rows[np.argsort(found.lower[rows], kind="stable")]
-    group = layouts(found.candidates.grid.take(rows))
-    _, first = np.unique(group, return_index=True)
+    """Find the fastest rows of other layouts than the best, as many as are shown beside it."""
+    group = layouts(found.candidates.grid)
     spare = min(_NODES_PER_LAYOUT * (top + 1), found.budget)
-    for position in sorted(first)[: top + 1]:
-        if spare <= 0:
+    row: int | None = found.best()
+    rest = np.ones(len(group), dtype=bool)
+    for _ in range(top - 1):
+        if row is None or spare <= 0:
             break
+        rest &= group != group[row]
         before = found.budget
-        found.fastest(rows[group == group[position]], budget=spare)
+        row = found.fastest(rest, budget=spare)
         spare -= before - found.budget
-
-
-def _rejections(found: Search) -> tuple[RejectionCount, ...]:
-    """By rule, and by memory those too of which refining showed that no stage boundaries fit."""
-    rules = tuple(count for count in found.candidates.rejections if count.rule != "memory")
-    return rules if found.fits.all() else (*rules, memory_rejection(found.candidates, found.fits))
 
 
 def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
