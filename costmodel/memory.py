@@ -197,9 +197,7 @@ def _stage_memories(memory: RankMemory) -> tuple[StageMemory, ...]:
             if column[rank]
         )
         size = int(sums[peak, rank])
-        stages.append(
-            StageMemory(rank=rank, terms=terms, peak_bytes=size, peak_phase=names[peak], pooled_bytes=pooled)
-        )
+        stages.append(StageMemory(rank=rank, terms=terms, peak_bytes=size, peak_phase=names[peak], pooled_bytes=pooled))
     return tuple(stages)
 
 
