@@ -10,7 +10,15 @@ of it, both of the kind of layer that has least of them, and K the micro-batches
     (2) rank 0 of an even split: n = L // (p v), l = n v
     (3) any boundaries, one chunk a rank: l = n layers fit on rank r only if (1) does, and all L must fit somewhere
 
-s and a depend on few columns of a grid and are computed once for each of their values.
+Where any number of layers may be recomputed, each saves at most k d, d what its kind saves of one micro-batch and k the
+micro-batches of one chunk in flight. With a of layers that recompute nothing, so many are recomputed at least:
+
+    (4) on a rank of an even split: x >= (l s + K n a - usable) / (k d). K falls along the ranks, first slowly and then fast, so
+        its mean is at least that of the first and the last rank, and (4) with that mean holds for the mean of x
+    (5) any boundaries: layers beyond usable / (s + K a) of a rank are there only if (s + K a) / (K d) are recomputed for each, of
+        which rank 0 has the least
+
+s, a and d depend on few columns of a grid and are computed once for each of their values.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.in_flight import in_flight
+from costmodel.in_flight import in_flight, in_flight_of_chunk
 from costmodel.layer_kinds import layer_kinds
 from costmodel.memory import memory_model, whole_device_bytes
 from costmodel.runtimes.grid import Grid, distinct_rows
@@ -43,7 +51,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastMemory:
-    """s and a of every candidate of a grid, bytes [n]."""
+    """s, a and d of every candidate of a grid, bytes [n]: ``kept`` of layers that recompute as it says, ``plain`` of others."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -51,26 +59,38 @@ class LeastMemory:
     grid: Grid
     state: Column
     kept: Column
+    plain: Column
+    saved: Column
 
     @staticmethod
     def of(
         model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
     ) -> LeastMemory:
-        """The two columns of a grid."""
+        """The columns of a grid."""
         inputs_of, _ = memory_model(runtime)
         rows, which = distinct_rows([getattr(grid, name) for name in _KEPT_BY])
         some = grid.take(rows)
         layers = inputs_of(model, training, runtime, cluster.device, some).layers
         kept = np.minimum.reduce([layer.kept_under(some.recompute) for layer in layers])
+        plain = np.minimum.reduce([layer.kept for layer in layers])
+        saved = np.maximum.reduce([layer.kept - layer.kept_under(some.recompute) for layer in layers])
         rows, index = distinct_rows([getattr(grid, name) for name in _SHARDED_BY])
         state = _state_of_a_layer(model, cluster, training, runtime, grid.take(rows))
         return LeastMemory(
-            model=model, cluster=cluster, runtime=runtime, grid=grid, state=state[index], kept=kept[which]
+            model=model,
+            cluster=cluster,
+            runtime=runtime,
+            grid=grid,
+            state=state[index],
+            kept=kept[which],
+            plain=plain[which],
+            saved=saved[which],
         )
 
     def take(self, rows: NDArray[np.bool_]) -> LeastMemory:
         """The rows that a mask selects."""
-        return replace(self, grid=self.grid.take(rows), state=self.state[rows], kept=self.kept[rows])
+        columns = {name: getattr(self, name)[rows] for name in ("state", "kept", "plain", "saved")}
+        return replace(self, grid=self.grid.take(rows), **columns)
 
     def even(self) -> NDArray[np.float64]:
         """Equation (2): bytes that the fullest device of every row needs at least, float64 [n]."""
@@ -82,18 +102,43 @@ class LeastMemory:
 
     def has_room(self, capacity_bytes: float) -> NDArray[np.bool_]:
         """Equation (3): whether layers may be dealt to the ranks of every row, one chunk each, so that all fit, [n]."""
-        depth, room = self.model.num_hidden_layers, np.zeros(len(self.grid))
+        return self._room(capacity_bytes, self.kept, whole=True) >= self.model.num_hidden_layers
+
+    def recomputed(self, capacity_bytes: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Equation (4): layers that all ranks of every row recompute together at least, evenly split, and rank 0 alone, [n]."""
+        grid, ranks = self.grid, self.grid.pipeline_parallel_size
+        first, last = (in_flight(grid, rank) for rank in (np.zeros_like(ranks), ranks - 1))
+        most = in_flight_of_chunk(grid, first, 0) * self.saved
+        layers = self.model.num_hidden_layers // (ranks * grid.num_model_chunks)
+        running = np.where(splits_backward(grid), 0, np.stack([(first + last) / 2, first]))
+        over = layers * (grid.num_model_chunks * self.state + running * self.plain) - self._usable(capacity_bytes)
+        mean, of_first = np.divide(np.maximum(0.0, over), most, out=np.zeros_like(over), where=most > 0)
+        return mean * ranks, of_first
+
+    def recomputed_somewhere(self, capacity_bytes: float) -> NDArray[np.float64]:
+        """Equation (5): layers that all ranks of every row recompute together at least, one chunk each, [n]."""
+        running = in_flight(self.grid, np.zeros_like(self.state))
+        beyond = np.maximum(0.0, self.model.num_hidden_layers - self._room(capacity_bytes, self.plain, whole=False))
+        each, saved = self.state + running * self.plain, running * self.saved
+        return np.asarray(beyond * np.divide(each, saved, out=np.zeros(len(self.grid)), where=saved > 0))
+
+    def _usable(self, capacity_bytes: float) -> float:
+        """Bytes that may be allocated."""
         empty, full = (
             whole_device_bytes(np.array([size]), self.runtime, self.cluster.device)[0] for size in (0, 2**50)
         )
-        usable = max(0.0, capacity_bytes - empty) / ((full - empty) / 2**50) * (1.0 + _ROUNDING)
+        return float(max(0.0, capacity_bytes - empty) / ((full - empty) / 2**50) * (1.0 + _ROUNDING))
+
+    def _room(self, capacity_bytes: float, kept: Column, *, whole: bool) -> NDArray[np.float64]:
+        """Layers for which there is room where each keeps so much [n], equation (3); ``whole`` ones on every rank."""
+        depth, room, usable = self.model.num_hidden_layers, np.zeros(len(self.grid)), self._usable(capacity_bytes)
         for ranks in np.unique(self.grid.pipeline_parallel_size):
             rows = np.flatnonzero(self.grid.pipeline_parallel_size == ranks)
             # Rows down and ranks across.
             running = in_flight(self.grid.take(rows[:, None]), np.arange(ranks))
-            most = usable / (self.state[rows, None] + running * self.kept[rows, None])
-            room[rows] = np.clip(np.floor(most), 0, depth).sum(axis=1)
-        return room >= depth
+            most = usable / (self.state[rows, None] + running * kept[rows, None])
+            room[rows] = np.clip(np.floor(most) if whole else most, 0, depth).sum(axis=1)
+        return room
 
 
 def _state_of_a_layer(

@@ -13,24 +13,26 @@ of a grid, so it is computed once for each of their values. Everything else adds
         latter
     (4) whole backwards: T >= W + (m - 1) a. The first micro-batch comes to the last stage through all others, that stage takes at
         least a for each, and the last backward goes back through all others; a is 0 where boundaries are open
+    (5) where at least x layers are recomputed, x_0 of them by rank 0, W has the least time that this takes besides, and
+        T >= m (v a + x_0 times that of one layer)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bounds import ROUNDING
 from costmodel.compute import Column
 from costmodel.relaxed import pipeline_factors
-from costmodel.runtimes.grid import SCHEDULES, Grid, distinct_rows
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, distinct_rows
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
-from costmodel.setting import Problem, mean_stage, prepare
+from costmodel.setting import Matrix, Problem, Setting, mean_stage, prepare
 from costmodel.stack import read_stack
 from costmodel.step import slowest_of_all
-from costmodel.tables import ATTENTION, GEMM, MEMORY, PassTable
+from costmodel.tables import ATTENTION, GEMM, MEMORY, RECOMPUTE
 from costmodel.vocabulary import padded_models
 
 _NONE = SCHEDULES.index("none")
@@ -41,14 +43,21 @@ _WORKED_ON = (
 )  # fmt: skip
 
 
-def work_bound(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...] | None = None) -> Column:
-    """Equations (1) to (4) for every row [n], in seconds.
+def work_bound(
+    problem: Problem,
+    grid: Grid,
+    *,
+    layers_per_stage: tuple[int, ...] | None = None,
+    recomputed: tuple[Column, Column] | None = None,
+) -> Column:
+    """Equations (1) to (5) for every row [n], in seconds.
 
     Args:
         problem: what is trained on what.
-        grid: n candidates; what they recompute does not count.
+        grid: n candidates.
         layers_per_stage: stated boundaries, which all completions of all candidates share; None leaves them open where a rank
             has one chunk, and is an even split elsewhere.
+        recomputed: layers that all ranks together recompute at least [n], and rank 0 [n]; None leaves recomputation out.
 
     Raises:
         InputError: as `costmodel.bounds.step_time_lower_bound`.
@@ -56,7 +65,10 @@ def work_bound(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...
     kinds, index = distinct_rows([getattr(grid, name) for name in _WORKED_ON])
     stack = read_stack(problem.runtime)
     slower = slowest_of_all(problem.cluster, stack, grid.num_devices)
-    whole, layer = (column[index] * slower for column in _whole_and_layer(problem, grid.take(kinds)))
+    work = _work(problem, grid.take(kinds))
+    layer, again = work.layer[index] * slower, work.again[index, grid.recompute] * slower
+    of_all, of_first = recomputed or (np.zeros(len(grid)), np.zeros(len(grid)))
+    whole = work.whole[index] * slower + of_all * again
     ranks, chunks = grid.pipeline_parallel_size, grid.num_model_chunks
     alone = grid.num_micro_batches * whole / ranks
     least = problem.model.num_hidden_layers // (ranks * chunks) if layers_per_stage is None else min(layers_per_stage)
@@ -66,7 +78,7 @@ def work_bound(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int, ...
     first_and_last = np.where(looped, (ranks - 1) * stage, 0.0)
     bounds = (
         alone + first_and_last / 2,
-        grid.num_micro_batches * chunks * stage + first_and_last,
+        grid.num_micro_batches * chunks * stage + np.maximum(first_and_last, grid.num_micro_batches * of_first * again),
         pipeline_factors(grid) * whole,
         (whole + (grid.num_micro_batches - 1) * stage) * whole_backwards,
     )
@@ -81,12 +93,22 @@ def compute_seconds(problem: Problem, grid: Grid) -> Column:
         problem: what is trained on what.
         grid: n candidates without a pipeline.
     """
-    return _whole_and_layer(problem, grid, parts=(GEMM, ATTENTION, MEMORY))[0] * (1.0 - ROUNDING)
+    return _work(problem, grid, parts=(GEMM, ATTENTION, MEMORY)).whole * (1.0 - ROUNDING)
 
 
-def _whole_and_layer(problem: Problem, grid: Grid, parts: tuple[int, ...] | None = None) -> tuple[Column, Column]:
-    """W [n] and the time of the fastest kind of layer [n], of some parts of a pass or all, on one pipeline stage and one
-    data-parallel device: weights are cast once in as many micro-batches as any candidate has.
+class _Work(NamedTuple):
+    """Seconds of one micro-batch: ``whole`` W [n], ``layer`` of the fastest kind [n], ``again`` what recomputation of a layer
+    adds at least [n, K].
+    """
+
+    whole: Column
+    layer: Column
+    again: Matrix
+
+
+def _work(problem: Problem, grid: Grid, parts: tuple[int, ...] | None = None) -> _Work:
+    """Some parts of passes or all, of one pipeline stage and one data-parallel device; weights are cast once in as many
+    micro-batches as any candidate has.
     """
     one, zero = np.ones(len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)
     alone = replace(
@@ -102,18 +124,19 @@ def _whole_and_layer(problem: Problem, grid: Grid, parts: tuple[int, ...] | None
         axis_order=zero,
         recompute=zero,
     )
-    whole, layer = np.zeros(len(grid)), np.zeros(len(grid))
+    found = _Work(np.zeros(len(grid)), np.zeros(len(grid)), np.zeros((len(grid), len(RECOMPUTE_KINDS))))
     for model, rows in padded_models(problem.model, problem.runtime, alone):
-        where = slice(None) if rows is None else rows
         part = alone if rows is None else alone.take(rows)
         setting = prepare(replace(problem, model=model), part, mean_stage(model, 1))
-        whole[where], layer[where] = _of_table(setting.table, setting.contents.by_kind[:, 0], parts)
-    return whole, layer
+        for column, seconds in zip(found, _of_table(setting, parts), strict=True):
+            column[slice(None) if rows is None else rows] = seconds
+    return found
 
 
-def _of_table(table: PassTable, count: NDArray[np.float64], parts: tuple[int, ...] | None) -> tuple[Column, Column]:
-    """Both passes of ``count`` [1, G] layers of every kind with embedding and head, and of one layer of the fastest kind."""
+def _of_table(setting: Setting, parts: tuple[int, ...] | None) -> _Work:
+    table, count = setting.table, setting.contents.by_kind[:, 0]
     chosen = list(parts) if parts is not None else slice(None)
     layers = (table.layer_forward + table.layer_backward[:, :, 0])[..., chosen].sum(axis=-1)
     ends = (table.embedding + table.head)[..., chosen].sum(axis=(1, 2))
-    return (layers * count).sum(axis=1) + ends, layers.min(axis=1)
+    again = table.layer_backward[..., RECOMPUTE].min(axis=1)
+    return _Work((layers * count).sum(axis=1) + ends, layers.min(axis=1), again)

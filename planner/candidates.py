@@ -220,10 +220,18 @@ def survey(space: Space) -> Candidates:
     outcomes = evaluate(context, everything)
     rejections = _count_rejections(everything, outcomes)
     grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
-    needed, fits = _least_memory(context, grid, free=space.free_stages)
+    needed, fits = np.zeros(len(grid)), np.ones(len(grid), dtype=bool)
+    recomputed = np.zeros((2, len(grid)))
+    if context.layers_per_stage is None and len(grid):
+        needed, fits, recomputed = _least_memory(context, grid, is_free(grid, free=space.free_stages))
     bounds = np.full(len(grid), np.inf)
     if fits.any():
-        bounds[fits] = work_bound(problem_of(context), grid.take(fits), layers_per_stage=context.layers_per_stage)
+        bounds[fits] = work_bound(
+            problem_of(context),
+            grid.take(fits),
+            layers_per_stage=context.layers_per_stage,
+            recomputed=(recomputed[0, fits], recomputed[1, fits]),
+        )
     return Candidates(
         context=context,
         free_stages=space.free_stages,
@@ -237,15 +245,18 @@ def survey(space: Space) -> Candidates:
     )
 
 
-def _least_memory(context: RuleContext, grid: Grid, *, free: bool) -> tuple[Column, Mask]:
-    """Bytes that rows need at least when their stages are even, and whether some completion may fit."""
-    if context.layers_per_stage is not None or not len(grid):
-        return np.zeros(len(grid)), np.ones(len(grid), dtype=bool)
+def _least_memory(context: RuleContext, grid: Grid, is_open: Mask) -> tuple[Column, Mask, Column]:
+    """Bytes that rows need at least when their stages are even [n], whether some completion may fit [n], and the layers that all
+    ranks and rank 0 recompute then at least [2, n].
+    """
+    capacity = context.usable_bytes
     least = LeastMemory.of(context.model, context.cluster, context.training, context.runtime, grid)
-    needed, is_open = least.even(), is_free(grid, free=free)
-    fits = needed <= context.usable_bytes
-    fits[is_open] = least.take(is_open).has_room(context.usable_bytes)
-    return needed, fits
+    needed = least.even()
+    fits, recomputed = needed <= capacity, np.stack(least.recomputed(capacity))
+    some = least.take(is_open)
+    fits[is_open] = some.has_room(capacity)
+    recomputed[0, is_open], recomputed[1, is_open] = some.recomputed_somewhere(capacity), 0.0
+    return needed, fits, recomputed
 
 
 def sift(space: Space) -> Candidates:
