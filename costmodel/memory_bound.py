@@ -1,9 +1,11 @@
 """The cheapest lower bound on the memory of candidates: states and kept activations of whole layers.
 
 Every memory model has an instant at which parameters, optimizer state and the activations of all micro-batches in flight exist
-(the loss, equation (1) of each). With s the bytes of parameters and optimizer state of one layer, a what one micro-batch keeps
-of it, both of the kind of layer that has least of them, and K the micro-batches of all chunks in flight on a rank (in_flight.py;
-0 where the backward is split), a rank with l layers in v chunks, n of them at least in each, needs
+(the loss, equation (1) of each), beside the gradients of earlier micro-batches where there are some and, below ZeRO 3, the
+gathered parameters (of at least three chunks under torch's schedules). With s the bytes of all these but activations of one
+layer, a what one micro-batch keeps of it, both of the kind of layer that has least of them, and K the micro-batches of all chunks
+in flight on a rank (in_flight.py; 0 where the backward is split), a rank with l layers in v chunks, n of them at least in each,
+needs
 
     (1) allocated >= l s + K n a
 
@@ -28,14 +30,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.in_flight import in_flight, in_flight_of_chunk
+from costmodel.in_flight import (
+    grid_micro_batches_per_round,
+    in_flight,
+    in_flight_of_chunk,
+    runs_breadth_first,
+)
 from costmodel.layer_kinds import layer_kinds
 from costmodel.memory import memory_model, whole_device_bytes
-from costmodel.runtimes.grid import Grid, distinct_rows
+from costmodel.runtimes.grid import SCHEDULES, Grid, distinct_rows
 from costmodel.shard_sizes import Column
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.split_in_flight import splits_backward
 from costmodel.stage_contents import Chunks, Part, RankContents
+from costmodel.unshards import MOST_GATHERED
 
 _SHARDED_BY = (
     "tensor_parallel_size", "context_parallel_size", "data_parallel_replicate_size", "data_parallel_shard_size", "zero_stage",
@@ -74,14 +82,13 @@ class LeastMemory:
         kept = np.minimum.reduce([layer.kept_under(some.recompute) for layer in layers])
         plain = np.minimum.reduce([layer.kept for layer in layers])
         saved = np.maximum.reduce([layer.kept - layer.kept_under(some.recompute) for layer in layers])
-        rows, index = distinct_rows([getattr(grid, name) for name in _SHARDED_BY])
-        state = _state_of_a_layer(model, cluster, training, runtime, grid.take(rows))
+        state = _state_of_a_layer(model, cluster, training, runtime, grid)
         return LeastMemory(
             model=model,
             cluster=cluster,
             runtime=runtime,
             grid=grid,
-            state=state[index],
+            state=state,
             kept=kept[which],
             plain=plain[which],
             saved=saved[which],
@@ -144,23 +151,49 @@ class LeastMemory:
 def _state_of_a_layer(
     model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
 ) -> Column:
-    """Parameters and optimizer state of one layer of the kind with least of both, bytes [n]."""
+    """Bytes s of every row [n]."""
+    chunks, first = grid.num_model_chunks, np.zeros_like(grid.zero_stage)
+    piped = (grid.pipeline_parallel_size > 1).astype(np.int64)
+    rows, index = distinct_rows([*(getattr(grid, name) for name in _SHARDED_BY), piped])
+    lasting, gradients, gathered = _loss_of_a_layer(model, cluster, training, runtime, grid.take(rows), piped[rows])
+    rounds = grid.num_micro_batches // grid_micro_batches_per_round(grid)
+    earlier = grid.num_micro_batches * chunks > in_flight(grid, first)
+    # Several chunks in a single round: only one of them has gradients by then.
+    earlier &= (chunks == 1) | ((rounds > 1) & ~runs_breadth_first(grid)) & ~splits_backward(grid)
+    copies = gathered[index] * (grid.zero_stage < 3) * np.minimum(chunks, MOST_GATHERED) // chunks
+    return np.asarray(lasting[index] + gradients[index] * earlier + copies)
+
+
+def _loss_of_a_layer(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    piped: Column,
+) -> tuple[Column, Column, Column]:
+    """At the loss of the second of several micro-batches the bytes of one layer, of the kind that has least of them [n]:
+    parameters and optimizer state, gradients of earlier micro-batches, and gathered parameters.
+    """
     one, zero = np.ones(len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)
     alone = replace(
         grid,
-        pipeline_parallel_size=one,
+        pipeline_parallel_size=one + piped,
         num_model_chunks=one,
-        pipeline_schedule=zero,
+        pipeline_schedule=np.where(piped, SCHEDULES.index("1f1b"), SCHEDULES.index("none")),
         micro_batch_size=one,
-        num_micro_batches=one,
+        num_micro_batches=3 * one,
         recompute=zero,
     )
     inputs_of, rank_memory = memory_model(runtime)
     inputs, kinds = inputs_of(model, training, runtime, cluster.device, alone), range(len(layer_kinds(model)))
-    states = []
+    found = []
     for kind in kinds:
         held, none = tuple(one[None] * (other == kind) for other in kinds), zero[None]
         chunk = Chunks(held, (Part(zero, held),), none + kind, embedding=none, head=none, exists=one[None])
-        (step,) = rank_memory(inputs, RankContents(zero, chunk)).phases["optimizer"]
-        states.append(step["parameters"] + step["optimizer_state"])
-    return np.asarray(np.minimum.reduce(states))
+        instants = rank_memory(inputs, RankContents(piped, chunk)).phases["forward_backward"]
+        loss = next(terms for terms in instants if "logits" in terms)
+        lasting = loss["parameters"] + loss["optimizer_state"]
+        found.append((lasting, loss["gradients"], loss.get("gathered_parameters", zero)))
+    lasting, gradients, gathered = (np.minimum.reduce(columns) for columns in zip(*found, strict=True))
+    return lasting, gradients, gathered

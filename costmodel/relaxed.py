@@ -40,8 +40,9 @@ from costmodel.compute import Column
 from costmodel.runtimes.grid import DATA_OUTERMOST, SCHEDULES, Grid, distinct_rows
 from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.placement import LOOPED_SCHEDULES, V_SCHEDULES
-from costmodel.setting import Problem, grid_contents, mean_stage, prepare
+from costmodel.setting import Problem, Setting, grid_contents, mean_stage, prepare
 from costmodel.step import StepTimes, step_times
+from costmodel.tables import RECOMPUTE
 from costmodel.vocabulary import padded_models
 
 _SHAPE = ("pipeline_schedule", "pipeline_parallel_size", "num_model_chunks")
@@ -66,28 +67,38 @@ def relaxed_seconds(problem: Problem, grid: Grid, *, layers_per_stage: tuple[int
     return by_shape(problem, grid, _SHAPE, seconds)
 
 
-def average_seconds(problem: Problem, grid: Grid) -> Column:
+def average_seconds(problem: Problem, grid: Grid, recomputed: Column) -> Column:
     """Equation (8), and (1) to (3) where a rank has one chunk, of all shapes at once [n], in seconds; 0 where data is outermost.
 
     Args:
         problem: what is trained on what.
-        grid: n candidates; what they recompute does not count.
+        grid: n candidates.
+        recomputed: layers that all ranks together recompute at least [n].
 
     Raises:
         InputError: as `costmodel.bounds.step_time_lower_bound`.
     """
     ranks, factor, bound = grid.pipeline_parallel_size, pipeline_factors(grid), np.zeros(len(grid))
-    plain = replace(grid, recompute=np.zeros_like(grid.recompute))
     for model, rows in padded_models(problem.model, problem.runtime, grid):
         where = slice(None) if rows is None else rows
-        part = plain if rows is None else plain.take(rows)
-        times = step_times(prepare(replace(problem, model=model), part, mean_stage(model, 1), one_stage=True))
+        part = grid if rows is None else grid.take(rows)
+        setting = prepare(replace(problem, model=model), part, mean_stage(model, 1), one_stage=True)
+        times = step_times(_with_recomputation(setting, recomputed[where]))
         passes = (times.forward.sum(axis=2) + times.backward.sum(axis=2))[:, 0]
         optimizer = times.optimizer[:, 0] / ranks[where]
         once = (times.start + times.reduction)[:, 0] / ranks[where] + optimizer
         mean = part.num_micro_batches * passes / ranks[where] + once
         bound[where] = np.maximum(mean, factor[where] * passes + times.clips * optimizer)
     return np.where(grid.axis_order == DATA_OUTERMOST, 0.0, bound) * (1.0 - ROUNDING)
+
+
+def _with_recomputation(setting: Setting, layers: Column) -> Setting:
+    """The same with so many layers [n] recomputed, of the kind that takes least, which the one stage's head does for them."""
+    table = setting.table
+    again = table.layer_backward[..., RECOMPUTE].min(axis=1)[np.arange(len(layers)), setting.grid.recompute]
+    head = table.head.copy()
+    head[:, 1, RECOMPUTE] += layers * again
+    return replace(setting, table=replace(table, head=head))
 
 
 def _relaxed(problem: Problem, grid: Grid, layers_per_stage: tuple[int, ...] | None) -> Column:

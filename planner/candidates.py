@@ -59,6 +59,7 @@ class Candidates:
     needed_bytes: Column
     fits: Mask
     bounds: Column
+    recomputed: Column
     known: Levels
     rejections: tuple[RejectionCount, ...]
 
@@ -81,10 +82,9 @@ class Candidates:
         which holds the embedding and most activations: in wide spaces most rows do not fit, and most of them not even there, at
         a fraction of the cost.
         """
-        if self.context.layers_per_stage is None:
-            self._raise(
-                rows, _once_for_all_kinds(self.grid.take(rows), partial(average_seconds, problem_of(self.context)))
-            )
+        if self.context.layers_per_stage is None and len(rows):
+            grid = self.grid.take(rows)
+            self._raise(rows, average_seconds(problem_of(self.context), grid, self.recomputed[rows]))
         self.known[rows] = Known.AVERAGE
         rows = rows[self.bounds[rows] < below]
         grid = self.grid.take(rows)
@@ -240,6 +240,7 @@ def survey(space: Space) -> Candidates:
         needed_bytes=needed,
         fits=fits,
         bounds=bounds,
+        recomputed=recomputed[0],
         known=np.full(len(grid), Known.WORK, dtype=np.int8),
         rejections=tuple(rejections),
     )

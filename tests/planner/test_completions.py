@@ -74,7 +74,7 @@ def test_relaxed_bounds_hold_for_every_split() -> None:
     problem, grid = problem_of(space.context), candidates.grid
     rows = np.flatnonzero(is_free(grid, free=True))
     bounds = relaxed_seconds(problem, grid)
-    rough = np.maximum(work_bound(problem, grid), average_seconds(problem, grid))
+    rough = np.maximum(work_bound(problem, grid), average_seconds(problem, grid, np.zeros(len(grid))))
     closest: dict[int, float] = {}
     for row in rows[:: max(1, len(rows) // 120)]:
         ranks = int(grid.pipeline_parallel_size[row])
