@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
-from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules
+from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules, valid_tensor_parallel_sizes
 from costmodel.specs import (
     AxisValues,
     ClusterSpec,
@@ -232,7 +232,9 @@ def _smaller_products(context: RuleContext, declared: Declared) -> list[int]:
     """Products of sizes below the number of devices, largest first; data_parallel_size divides the batch."""
     devices, batch = context.cluster.num_devices, context.training.global_batch_size
     layers = range(1, context.model.num_hidden_layers + 1)
-    tensor = np.array(tensor_parallel_values(context, declared), dtype=np.int64)
+    valid = valid_tensor_parallel_sizes(context)
+    sizes = [size for size in tensor_parallel_values(context, declared) if size in valid]
+    tensor = np.array(sizes, dtype=np.int64)
     stated = (declared.get("context_parallel_size"), declared.get("context_parallel_method"))
     within = np.unique(np.multiply.outer(tensor, np.array(context_sizes(context, *stated), dtype=np.int64)))
     pipeline = np.array(declared.get("pipeline_parallel_size", tuple(layers)), dtype=np.int64)
