@@ -8,7 +8,7 @@ whole graph with whole numbers, or more paths where it is too large.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def solve_counts(
     first = [counts.astype(np.float64)]
     cuts = min(_FIRST_CUTS, most_cuts)
     answer = best_counts(problem, durations, first, upper=min(upper, known), seconds=seconds, most_cuts=cuts)
-    for tried in answer.counts:
+    for tried in _promising(answer.counts, durations, known):
         before, known = known, evaluate(tried)
         best = tried if known < before else best
     lower = answer.lower
@@ -85,6 +85,14 @@ def solve_counts(
     return max(lower, bound)
 
 
+def _promising(counts: Sequence[IntArray], durations: Durations, known: float) -> list[IntArray]:
+    """Of some counts those that may be faster than is known: durations are at most the real ones."""
+    if not counts:
+        return []
+    seconds = durations.seconds(durations.of(np.array(counts)))
+    return [each for each, least in zip(counts, seconds.tolist(), strict=True) if least < known]
+
+
 def _of_the_graph(problem: CountProblem, durations: Durations, *, known: float) -> float:
     """The bound of the whole graph as a linear program; minus infinity where there is none."""
     relaxed = relaxed_counts(problem, durations, known=known)
@@ -104,6 +112,6 @@ def _by_paths(
     """The bound of more paths, from that of the best counts on; what is tried is evaluated."""
     start = [best.astype(np.float64)]
     answer = best_counts(problem, durations, start, upper=upper, seconds=seconds, most_cuts=cuts)
-    for tried in answer.counts:
+    for tried in _promising(answer.counts, durations, evaluate(best)):
         evaluate(tried)
     return answer.lower
