@@ -115,14 +115,6 @@ class Candidates:
         names = ("needed_bytes", "fits", "bounds", "known")
         return replace(self, **{name: getattr(self, name).copy() for name in names})
 
-    def fits_as_it_stands(self) -> bool:
-        """Whether some weighed row fits with the stages it has, even ones where its boundaries are open."""
-        given = ~is_free(self.grid, free=self.free_stages)
-        if (self.fits & given).any():
-            return True
-        rows = np.flatnonzero(self.fits & (self.needed_bytes <= self.context.usable_bytes))
-        return bool(len(rows)) and self.leanest(rows)[1] <= self.context.usable_bytes
-
     def leanest(self, rows: Index) -> tuple[int, float]:
         """The row that needs the fewest bytes of some rows, with an even split where its boundaries are open, and the bytes."""
         exact = exact_at_least(self.context, self.grid.take(rows), self.needed_bytes[rows])

@@ -26,7 +26,7 @@ from costmodel.specs import (
     Trial,
 )
 from planner.axes import OPEN_AXES, parse_values
-from planner.candidates import sift
+from planner.candidates import sift, survey
 from planner.effort import exact
 from planner.evaluation import Search
 from planner.infeasible import closest_miss, explain_infeasible
@@ -125,9 +125,10 @@ def try_space(space: Space, value: int) -> Trial:
     Rules, memory and bounds decide where they can: some candidate fits as it stands, or none can be made to fit. Only
     in between is the space searched.
     """
-    found, context = sift(space), space.context
-    lower = float(found.bounds.min(initial=np.inf))
-    if found.fits_as_it_stands():
+    found, context = survey(space), space.context
+    found.average(np.flatnonzero(found.fits))
+    lower, rows = float(found.bounds.min(initial=np.inf)), np.flatnonzero(found.fits)
+    if len(rows) and found.leanest(rows)[1] <= context.usable_bytes:
         return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
     # Where no completion fits, why is not asked: that takes longer than to find out.
     if found.fits.any() and Search(found, completer_of(space), NODE_BUDGET).fastest() is not None:
