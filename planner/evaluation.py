@@ -153,8 +153,25 @@ class Search:
     def _smallest(self, rows: Index) -> int:
         return int(rows[np.argmin(self.lower[rows])])
 
+    def holds_one(self) -> bool:
+        """Whether a completion of some row fits, asked of those that need the least memory first."""
+        while True:
+            rows = np.flatnonzero(self.fits & ~self.refined)
+            if not len(rows):
+                return bool(np.isfinite(self.time).any())
+            head = int(rows[np.argmin(self.needed_bytes[rows])])
+            alike = rows[self._same_shape(rows, head)]
+            alike = alike[np.argsort(self.needed_bytes[alike], kind="stable")[: 2 * _TOGETHER]]
+            self.candidates.learn(alike)
+            self._sharpen(alike[self.fits[alike]])
+            self.refine(alike[self.fits[alike]][:_TOGETHER])
+            if np.isfinite(self.time[alike]).any():
+                return True
+
     def refine(self, rows: Index) -> None:
         """Replace the bounds of rows of one shape by step times of their best completions and bounds on all of them."""
+        if not len(rows):
+            return
         found = self.completer.best(self.candidates.grid.take(rows))
         self.time[rows], self.lower[rows] = found.seconds, np.maximum(self.lower[rows], found.lower)
         self.refined[rows], self.fits[rows] = True, np.isfinite(found.seconds)
@@ -238,6 +255,8 @@ class Search:
 
     def _sharpen(self, rows: Index) -> None:
         """Raise bounds of rows of one shape by what is quickly known of their memory."""
+        if not len(rows):
+            return
         self.sharpened[rows] = True
         self.lower[rows] = np.maximum(self.lower[rows], self.completer.bound(self.candidates.grid.take(rows)))
         self.fits[rows] &= np.isfinite(self.lower[rows])

@@ -131,10 +131,8 @@ def try_space(space: Space, value: int) -> Trial:
     if len(rows) and found.leanest(rows)[1] <= context.usable_bytes:
         return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
     # Where no completion fits, why is not asked: that takes longer than to find out.
-    if found.fits.any() and Search(found, completer_of(space), NODE_BUDGET).fastest() is not None:
-        answer = search(context.model, context.cluster, context.training, context.runtime, space, 1)
-        if isinstance(answer, Recommendation):
-            return searched(Trial(value=value, candidates=found.total, fits=True), answer)
+    if len(rows) and Search(found, completer_of(space), NODE_BUDGET).holds_one():
+        return Trial(value=value, candidates=found.total, fits=True, lower_seconds=lower)
     if not len(found.grid):
         counts = sorted(found.rejections, key=lambda rejection: -rejection.count)
         reason = counts[0].example if counts else "no sizes of the space multiply to it"
