@@ -194,7 +194,7 @@ class Search:
                     break
                 row = int(rows[np.argmin(self.lower[rows])])
                 twins = rows[self._alike(rows, row)]
-                stuck[twins] = not self._close(row, twins, upper * (1.0 - effort.enough), effort)
+                stuck[twins] = not self._close(row, twins, upper, effort)
         except KeyboardInterrupt:
             effort.ended = "it was interrupted"
         if stuck.any() and not effort.ended:
@@ -209,6 +209,7 @@ class Search:
         if is_free(one, free=self.completer.free)[0]:
             found = self.completer.branched(one, upper=upper, budget=effort.branches)
         elif self.completer.counts == "per_stage" and not all_or_none(one, "per_stage")[0]:
+            upper *= 1.0 - effort.enough
             found = self.completer.solved(
                 one, self.stages[row][1], upper=upper, seconds=effort.seconds_left, most_cuts=effort.cuts
             )
