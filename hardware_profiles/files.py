@@ -42,6 +42,12 @@ _StrictLoader.add_implicit_resolver(
 )
 
 
+def read_own_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file of this package, which nobody else writes."""
+    content: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_BaseLoader)
+    return content
+
+
 def read_yaml_mapping(path: Path, what: str, *, check: Callable[[Any], None] | None = None) -> dict[str, Any]:
     """The mapping at the top of a YAML (or JSON) file.
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 class Spec(BaseModel):
     """Frozen data without logic: unknown keys, NaN and infinities are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class InputError(ValueError):

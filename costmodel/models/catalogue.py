@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import yaml
 from pydantic import JsonValue
 
+from hardware_profiles.files import read_own_yaml
+
 _FOLDER = Path(__file__).parent / "catalogue"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads ten times faster where it is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,7 @@ def known_models() -> dict[str, KnownModel]:
     """All models by name, family by family, small to large."""
     found = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-        for name, entry in content["models"].items():
+        for name, entry in read_own_yaml(path)["models"].items():
             found[name] = KnownModel(
                 name=name,
                 source=entry["source"],

@@ -11,9 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from costmodel.specs import InputError, RuntimeProfile
+from hardware_profiles.files import read_own_yaml
 
 _FOLDER = Path(__file__).parent
 _CONSTANTS = _FOLDER.parent / "constants"
@@ -48,17 +47,17 @@ def load_runtime(name: str) -> RuntimeProfile:
 @lru_cache(maxsize=8)
 def read_constants(name: str) -> dict[str, Any]:
     """One file of ``costmodel/constants``."""
-    content: dict[str, Any] = yaml.safe_load((_CONSTANTS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return content
+    return read_own_yaml(_CONSTANTS / f"{name}.yaml")
 
 
 def _content(name: str) -> dict[str, Any]:
     """A profile's file over the one it extends."""
-    own: dict[str, Any] = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    if (base := own.pop("extends", None)) is None:
+    own = read_own_yaml(_FOLDER / f"{name}.yaml")
+    if "extends" not in own:
         return own
-    merged = _content(base) | own
+    base = _content(own.pop("extends"))
+    merged = base | own
     for part in _MERGED:
-        both: dict[str, Any] = _content(base).get(part, {}) | own.get(part, {})
+        both: dict[str, Any] = base.get(part, {}) | own.get(part, {})
         merged[part] = {key: value for key, value in both.items() if value is not None}
     return merged
