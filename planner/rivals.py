@@ -18,7 +18,7 @@ from costmodel.gradient_exchange import gradient_exchange
 from costmodel.runtimes.rules import RuleContext, valid_tensor_parallel_sizes
 from costmodel.specs import Infeasible, Plan, Recommendation, Rival
 from planner.axes import AXES
-from planner.candidates import Candidates, device_bytes, sift
+from planner.candidates import Candidates, device_bytes, survey
 from planner.evaluation import Search, step_seconds
 from planner.guide import deciding_terms, guide_alone
 from planner.space import Space, completer_of, declare_space
@@ -53,7 +53,7 @@ def with_advice(answer: Infeasible, space: Space) -> Infeasible:
     """The answer that no plan fits with what the decision guide says to that, where candidates obey the rules at all."""
     if answer.nearest_miss is None:
         return answer
-    return answer.model_copy(update={"guide": guide_alone(sift(space))})
+    return answer.model_copy(update={"guide": guide_alone(survey(space))})
 
 
 def kinds(space: Space) -> Iterator[Kind]:
@@ -103,26 +103,26 @@ def _little_space(kind: Kind, space: Space, **changes: str) -> Space:
     )
 
 
-def _sift(kind: Kind, space: Space) -> Candidates:
+def _survey(kind: Kind, space: Space) -> Candidates:
     """The candidates of one kind; of pipelines that are to be short, those of the shortest that fits."""
     if not kind.shortest_pipeline:
-        found = sift(_little_space(kind, space))
+        found = survey(_little_space(kind, space))
         if kind.values["zero_stage"] != "3" or (found.grid.zero_stage == 3).any():
             return found
         # Where no number of devices takes ZeRO-3, one device is left, on which it is nothing: say why on all of them.
-        return sift(_little_space(kind, space, num_devices_used=str(space.context.cluster.num_devices)))
+        return survey(_little_space(kind, space, num_devices_used=str(space.context.cluster.num_devices)))
     plain = ",".join(name for name in ("none", "1f1b") if name in kind.values["pipeline_schedule"].split(","))
-    lean = sift(_little_space(kind, space, micro_batch_size="1", pipeline_schedule=plain))
-    even = lean.needed_bytes <= lean.context.usable_bytes
-    if not even.any():
+    lean = survey(_little_space(kind, space, micro_batch_size="1", pipeline_schedule=plain))
+    lean.weigh(np.flatnonzero(lean.fits))
+    if not lean.fits.any():
         return lean
-    shortest = int(lean.grid.pipeline_parallel_size[even].min())
-    return sift(_little_space(kind, space, pipeline_parallel_size=str(shortest)))
+    shortest = int(lean.grid.pipeline_parallel_size[lean.fits].min())
+    return survey(_little_space(kind, space, pipeline_parallel_size=str(shortest)))
 
 
 def _rival(kind: Kind, best: Plan, space: Space) -> Rival:
     """The fastest candidate of one kind that fits beside the best plan, or why there is none."""
-    candidates = _sift(kind, space)
+    candidates = _survey(kind, space)
     usual = replace(completer_of(space), context=candidates.context, free=False, counts="all")
     found = Search(candidates, usual, _NODES)
     row = found.fastest()
