@@ -15,6 +15,7 @@ of the whole process and of what it takes beyond the plan of one device, which i
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import math
 import os
@@ -24,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def measure(command: Sequence[str], repeats: int) -> Cost:
 
 def _run(command: Sequence[str]) -> tuple[dict[str, Any], float, int]:
     """Answer, CPU seconds and peak resident bytes of one process of one thread."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = _as_installed()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=environment)
         _, status, used = os.wait4(process.pid, 0)
@@ -91,6 +93,18 @@ def _run(command: Sequence[str]) -> tuple[dict[str, Any], float, int]:
             raise RuntimeError(f"exit code {process.returncode}: {' '.join(command[3:])}")
         unit = 1 if sys.platform == "darwin" else 1024
         return json.load(output), used.ru_utime + used.ru_stime, used.ru_maxrss * unit
+
+
+@cache
+def _as_installed() -> dict[str, str]:
+    """The environment of processes that find all modules compiled, as installers leave them."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**own, "OMP_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": folder.name}
+    first = plan_command("llama-3-8b", "1x8xH100-SXM", 64, 2048)
+    subprocess.run(first, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=True)
+    return environment
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
