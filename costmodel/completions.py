@@ -91,19 +91,20 @@ def completion_bytes(problem: Problem, grid: Grid, stages: StageColumns) -> Matr
 
 
 class CompletionBytes:
-    """`completion_bytes` of the same candidates with one set of stages after the other."""
+    """`completion_bytes` of the same candidates with one set of stages after the other; of some ``ranks``, or of all."""
 
-    def __init__(self, problem: Problem, grid: Grid) -> None:
+    def __init__(self, problem: Problem, grid: Grid, ranks: Sequence[int] | None = None) -> None:
         self._model, self._grid = _padded(problem, grid).model, grid
-        self._held, rows = _held(grid), len(grid)
-        self._row, self._rank = np.repeat(np.arange(rows), len(self._held)), np.tile(np.arange(len(self._held)), rows)
+        numbers = np.arange(int(grid.pipeline_parallel_size[0])) if ranks is None else np.array(ranks)
+        self._held, rows = _held(grid)[numbers], len(grid)
+        self._row, self._rank = np.repeat(np.arange(rows), len(numbers)), np.tile(numbers, rows)
         self._whole = grid.take(self._row)
         self._runtime, self._device = problem.runtime, problem.cluster.device
         self._bytes = RankBytes(self._model, self._device, problem.training, problem.runtime, self._whole)
 
     def of(self, stages: StageColumns) -> Matrix:
-        """Bytes of every pipeline rank [n, p]."""
-        held = self._held[self._rank]
+        """Bytes of the pipeline ranks [n, p]."""
+        held = np.tile(self._held, (len(self._grid), 1))
         starts, layers, recomputed = (
             column[self._row, held.T] for column in (stages.starts, stages.layers, stages.recomputed)
         )

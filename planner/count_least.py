@@ -45,7 +45,7 @@ def tried_out(given: GivenStages, problem: CountProblem) -> CountProblem:
                 continue
             counts = np.zeros((len(ways), len(problem.most)), dtype=np.int64)
             counts[:, problem.held[alike]] = ways[:, None]
-            fits = given.bytes_of(counts)[:, alike] <= given.capacity_bytes
+            fits = given.bytes_of(counts, alike) <= given.capacity_bytes
             for rank, those in zip(alike, fits.T, strict=True):
                 if those.any():
                     stages = problem.held[rank]

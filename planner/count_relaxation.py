@@ -4,7 +4,8 @@ Program (3) of chunk_counts.py has a row for every path that was tried. Its rela
 operation o of the pipeline's graph ends at a variable of its own, equations (1) to (3) of costmodel/pipeline.py as inequalities:
 
     (1) end(o) >= end(previous of the rank) + d(o), end(o) >= arrival(input of o) + d(o), d = b_k + r_k n_k of a backward of k
-    (2) arrival(o) >= end(o) + c, arrival(o) >= arrival(previous message of the lane) + c
+    (2) arrival(o) >= end(o) + c, arrival(o) >= arrival(previous message of the lane) + c; where no pass is shorter than a message
+        the latter says nothing, and arrival(o) is end(o) + c
     (3) step >= end(last operation of rank s) + what follows on s
     (4) (2) of chunk_counts.py: what every rank is short of; (2) of count_least.py
 
@@ -105,16 +106,18 @@ def _program(counts: CountProblem, durations: Durations, *, known: float, unit: 
     from planner.solver import LinearProgram
 
     topology, stages = build_topology(*pipeline_shape(counts.one, 0)), len(counts.layers)
-    rows = _graph_rows(topology, durations, stages, unit)
+    lanes = _lanes_matter(durations)
+    rows = _graph_rows(topology, durations, stages, unit, lanes=lanes)
     _memory_rows(rows, counts)
-    size = stages + 2 * topology.num_rows + 1
+    size = stages + (1 + lanes) * topology.num_rows + 1
     low, high = np.zeros(size), np.full(size, known / unit)
     high[:stages] = counts.most
     # The ranks' starts are given; their arrivals, and "at once", are 0.
     first = stages + topology.num_ranks
     low[stages:first] = high[stages:first] = durations.times.start[0] / unit
     high[first] = 0.0
-    high[stages + topology.num_rows : first + topology.num_rows + 1] = 0.0
+    if lanes:
+        high[stages + topology.num_rows : first + topology.num_rows + 1] = 0.0
     cost = np.zeros(size)
     cost[-1] = 1.0
     row, column, value = np.concatenate(rows.row), np.concatenate(rows.column), np.concatenate(rows.value)
@@ -124,8 +127,16 @@ def _program(counts: CountProblem, durations: Durations, *, known: float, unit: 
     )
 
 
-def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: float) -> _Rows:
-    """Equations (1) to (3); columns: counts, ends, arrivals, the step."""
+def _lanes_matter(durations: Durations) -> bool:
+    """Whether a message may wait for the one before it: never where every pass takes as long as any message, because the rank
+    that sends both runs a pass between them.
+    """
+    times = durations.times
+    return bool(min(times.forward.sum(axis=2).min(), durations.plain.min()) < times.transfer.max())
+
+
+def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: float, *, lanes: bool) -> _Rows:
+    """Equations (1) to (3); columns: counts, ends, arrivals where there are ``lanes`` (else they are ends + c), the step."""
     rows = _Rows([], [], [], [])
     times, ranks = durations.times, topology.num_ranks
     fixed = np.concatenate([times.forward.sum(axis=2)[0], durations.plain]) / unit
@@ -139,21 +150,26 @@ def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: flo
             strict=True,
         )
     )
-    end, arrival = stages, stages + topology.num_rows
+    end, arrival = stages, stages + lanes * topology.num_rows
+    later = np.zeros(topology.num_rows)
+    if not lanes:
+        later[node] = transfer[boundary]
 
-    def after(before: IntArray, rest: NDArray[np.bool_]) -> None:
+    def after(before: IntArray, rest: NDArray[np.bool_], wait: Vector) -> None:
         columns = np.stack([end + node[rest], before[rest], kind[rest] % stages], axis=1)
         values = np.stack([np.ones(len(columns)), -np.ones(len(columns)), -grows[kind[rest]]], axis=1)
-        rows.add(columns, values, fixed[kind[rest]])
+        rows.add(columns, values, fixed[kind[rest]] + wait[rest])
 
-    after(end + lane, np.ones(len(node), dtype=bool))
-    after(arrival + data, data != ranks)
-    sent, both = np.array([1.0, -1.0]), message != ranks
-    rows.add(np.stack([arrival + node, end + node], axis=1), sent, transfer[boundary])
-    rows.add(np.stack([arrival + node, arrival + message], axis=1)[both], sent, transfer[boundary[both]])
+    after(end + lane, np.ones(len(node), dtype=bool), np.zeros(len(node)))
+    after(arrival + data, data != ranks, later[data])
+    difference = np.array([1.0, -1.0])
+    if lanes:
+        both = message != ranks
+        rows.add(np.stack([arrival + node, end + node], axis=1), difference, transfer[boundary])
+        rows.add(np.stack([arrival + node, arrival + message], axis=1)[both], difference, transfer[boundary[both]])
     follows = times.reduction[0] + (times.optimizer[0].max() if times.clips else times.optimizer[0])
-    step = np.full(ranks, stages + 2 * topology.num_rows)
-    rows.add(np.stack([step, end + topology.last], axis=1), sent, follows / unit)
+    step = np.full(ranks, stages + (1 + lanes) * topology.num_rows)
+    rows.add(np.stack([step, end + topology.last], axis=1), difference, follows / unit)
     return rows
 
 

@@ -15,6 +15,8 @@ Layers are taken from (2) on where a layer saves most, until the rank fits; with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,9 +56,9 @@ class GivenStages:
         """M [n, p]."""
         return self._needed.of(self.columns(recomputed))
 
-    def bytes_of(self, recomputed: IntArray) -> Matrix:
-        """M [c, p] of counts [c, V] of the one candidate."""
-        return self._bytes_of(np.zeros(len(recomputed), dtype=np.int64), recomputed)
+    def bytes_of(self, recomputed: IntArray, ranks: Sequence[int] | None = None) -> Matrix:
+        """M [c, p] of counts [c, V] of the one candidate, on some ranks or on all."""
+        return self._bytes_of(np.zeros(len(recomputed), dtype=np.int64), recomputed, ranks)
 
     def fits(self, recomputed: IntArray) -> NDArray[np.bool_]:
         """Whether counts [c, V] of the one candidate fit on all ranks [c]."""
@@ -87,9 +89,9 @@ class GivenStages:
         more = by_chunk - self.plain[:, :, None] + self.saved[:, self.held]
         return np.asarray(np.where(self.most[:, self.held] > 0, more, np.inf))
 
-    def _bytes_of(self, rows: IntArray, recomputed: IntArray) -> Matrix:
+    def _bytes_of(self, rows: IntArray, recomputed: IntArray, ranks: Sequence[int] | None = None) -> Matrix:
         """M [c, p] of counts [c, V] of candidates [c]."""
-        needed = CompletionBytes(self.problem, self.grid.take(rows))
+        needed = CompletionBytes(self.problem, self.grid.take(rows), ranks)
         return needed.of(StageColumns.contiguous(self.layers[rows], recomputed))
 
     def least(self, short: Matrix) -> IntArray:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.completions import StageColumns, completion_seconds
 from costmodel.runtimes.grid import Grid
+from planner import count_relaxation
 from planner.chunk_counts import CountProblem, Durations, best_counts
 from planner.completion import Completer
 from planner.count_moves import moved_counts
@@ -40,6 +41,18 @@ def test_no_counts_beat_the_relaxation_and_no_cuts_do(share: float) -> None:
     assert (counts <= problem.most + 1e-9).all()
     # At the real counts that it names the longest path is as long as it says.
     assert float(durations.seconds(durations.of(counts)[None])[0]) == pytest.approx(lower, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_lanes_of_short_messages_change_nothing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    completer, one = worlds(share)
+    problem, durations = problem_of(completer, one)
+    known = float(completer.best(one).seconds[0])
+    assert not count_relaxation._lanes_matter(durations)  # messages are shorter than passes here
+    without = relaxed_counts(problem, durations, known=known)
+    monkeypatch.setattr(count_relaxation, "_lanes_matter", lambda _: True)
+    assert without is not None
+    assert without[0] == pytest.approx(relaxed_counts(problem, durations, known=known)[0], rel=1e-9)  # type: ignore[index]
 
 
 def test_without_a_lack_of_memory_the_relaxation_is_the_step_without_recomputation() -> None:
