@@ -24,6 +24,7 @@ from planner.summary import summarize_parallel
 
 GIB = 2**30
 BLOCK_ROWS = 1 << 13
+_WEIGHED, _COMPARED = 512, 128
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Index = NDArray[np.int64]
@@ -116,10 +117,22 @@ class Candidates:
         return replace(self, **{name: getattr(self, name).copy() for name in names})
 
     def leanest(self, rows: Index) -> tuple[int, float]:
-        """The row that needs the fewest bytes of some rows, with an even split where its boundaries are open, and the bytes."""
-        exact = exact_at_least(self.context, self.grid.take(rows), self.needed_bytes[rows])
-        least = int(np.argmin(exact))
-        return int(rows[least]), float(exact[least])
+        """The row that needs the fewest bytes of some rows, with an even split where its boundaries are open, and the bytes.
+
+        No row needs less than is known of it, so those with the smallest bounds are weighed until no bound left is smaller.
+        """
+        rows = rows[np.argsort(self.needed_bytes[rows], kind="stable")]
+        row, needed = -1, np.inf
+        for start in range(0, len(rows), _WEIGHED):
+            some = np.sort(rows[start : start + _WEIGHED])
+            if self.needed_bytes[some].min() > needed:
+                break
+            exact = device_bytes(self.context, self.grid.take(some))
+            least = int(np.argmin(exact))
+            row, needed = min(
+                (row, needed), (int(some[least]), float(exact[least])), key=lambda found: (found[1], found[0])
+            )
+        return row, needed
 
     def learn(self, rows: Index) -> None:
         """All that is known of rows before they are completed."""
@@ -152,18 +165,6 @@ def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = Fa
     device = context.cluster.device
     peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
     return np.array(peaks, dtype=np.float64)
-
-
-def exact_at_least(context: RuleContext, grid: Grid, needed: Column) -> Column:
-    """Bytes of which the smallest is exact, from lower bounds: no row needs less than its bound, so the smallest need is among
-    the bounds up to the need of the row with the smallest one.
-    """
-    exact = needed.copy()
-    first = np.array([np.argmin(needed)])
-    exact[first] = device_bytes(context, grid.take(first))
-    close = np.flatnonzero(needed <= exact[first])
-    exact[close] = device_bytes(context, grid.take(close))
-    return exact
 
 
 def _blocks(kind: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -297,9 +298,13 @@ def gib_apart(needed_bytes: float, capacity_bytes: float) -> tuple[str, str]:
 
 
 def memory_rejection(candidates: Candidates) -> RejectionCount:
-    """All rows that do not fit, with one that misses by little when its stages are even."""
-    row = int(np.argmin(np.where(candidates.fits, np.inf, candidates.needed_bytes)))
-    _, needed = candidates.leanest(np.array([row]))
+    """All rows that do not fit, with one that misses by little when its stages are even: of those with the smallest bounds, where
+    others fit, the one that needs least.
+    """
+    rows = np.flatnonzero(~candidates.fits)
+    if candidates.fits.any():
+        rows = rows[np.argsort(candidates.needed_bytes[rows], kind="stable")[:_COMPARED]]
+    row, needed = candidates.leanest(rows)
     context = candidates.context
     wanted, held = gib_apart(needed, context.usable_bytes)
     limit = "" if context.memory_limit is None else f" to use ({context.memory_limit.words})"

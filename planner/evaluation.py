@@ -103,34 +103,39 @@ class Search:
         """
         index = np.arange(len(self.lower))[... if rows is None else rows]
         spare = self.budget if budget is None else min(budget, self.budget)
-        upper, open_rows = float(self.time[index].min(initial=np.inf)), index
+        upper, open_rows, most = float(self.time[index].min(initial=np.inf)), index, 1
         while True:
             open_rows = open_rows[self.fits[open_rows] & ~self.refined[open_rows] & (self.lower[open_rows] < upper)]
             if not len(open_rows):
                 return self._simplest(index)
-            batch = self._likely(open_rows) if not np.isfinite(upper) else self._next(open_rows, upper)
+            batch = self._next(open_rows, upper) if np.isfinite(upper) else self._likely(open_rows, most)
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
                 return self._simplest(index)
             if len(batch):
                 self.refine(batch)
-                upper = min(upper, float(self.time[batch].min()))
+                upper, most = min(upper, float(self.time[batch].min())), min(2 * most, _TOGETHER)
             spare -= cost
             self.budget -= cost
 
-    def _likely(self, rows: Index) -> Index:
-        """Before any time is known: a row with a small bound that probably fits, or none where more rows have become known."""
+    def _likely(self, rows: Index, most: int) -> Index:
+        """Before any time is known: rows with small bounds that probably fit, or none where more has become known of them.
+
+        ``most``: of one shape, one at first and more as none turns out to fit; then what is quickly known of their memory
+        comes first.
+        """
         needed = self.candidates.needed_bytes[rows]
         likely = rows[needed <= _LIKELY * self.completer.capacity_bytes]
         rows = likely if len(likely) else rows
         head = self._smallest(rows)
         alike = rows[self._same_shape(rows, head)]
-        alike = alike[np.argsort(self.lower[alike], kind="stable")[:_FIRST]]
-        if self.candidates.known[head] == Known.MEMORY:
-            return np.array([head])
+        alike = alike[np.argsort(self.lower[alike], kind="stable")[: max(_FIRST, 2 * most)]]
         self.candidates.learn(alike)
+        if most > 1:
+            alike = alike[self.fits[alike]]
+            self._sharpen(alike[~self.sharpened[alike]])
         alike = alike[self.fits[alike]]
-        return alike[[np.argmin(self.lower[alike])]] if len(alike) else alike
+        return alike[np.argsort(self.lower[alike], kind="stable")[:most]]
 
     def _next(self, rows: Index, upper: float) -> Index:
         """Rows with the smallest bounds that are worth refining together, or none where more has become known of them."""
