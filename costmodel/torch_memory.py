@@ -49,7 +49,7 @@ alive when was followed operation by operation; tests/costmodel/test_memory_torc
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,6 @@ from costmodel.rank_totals import (
     Terms,
     gather_inputs,
     rank_totals,
-    reshards_chunks,
     total,
 )
 from costmodel.runtimes.grid import Grid
@@ -142,7 +141,7 @@ class _Instants(TorchRank):
         terms = dict(moment.terms)
         terms["activations"] = np.maximum(0, terms["activations"] - totals.micro_batch)
         terms["gradients"] = terms["gradients"] + whole
-        again = reshards_chunks(self.grid)
+        again = self.reshards_chunks
         terms["gathered_parameters"] = np.where(again, self.gathered(1, again), terms["gathered_parameters"])
         return Moment(
             {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
@@ -156,7 +155,7 @@ class _Instants(TorchRank):
             {name: zero + term for name, term in terms.items()}, zero + (early if before else late), zero + prefetched
         )
 
-    @property
+    @cached_property
     def _prefetched(self) -> Column:
         """The part of a second gathered layer that a gather's buffer holds."""
         sharded = self.wrapped * (self.grid.shard_group_size > 1) * self.inputs.bytes_of("compute")
@@ -176,7 +175,7 @@ class _Instants(TorchRank):
 
     def forward(self) -> Moment:
         """Equation (1), before it: under ZeRO 3 with several chunks a forward ends beside chunks that a backward left whole."""
-        applies = reshards_chunks(self.grid) * self.wrapped
+        applies = self.reshards_chunks * self.wrapped
         return self._moment(
             before=True,
             gradients=self.earlier_gradients * applies,

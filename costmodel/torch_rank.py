@@ -175,6 +175,11 @@ class TorchRank:
         kept = self.grid.hierarchical_partition_size == 1
         return np.asarray((self.grid.zero_stage == 3) & (self.grid.num_model_chunks == 1) & ~kept)
 
+    @cached_property
+    def reshards_chunks(self) -> NDArray[np.bool_]:
+        """Where several chunks are freed after their forward."""
+        return reshards_chunks(self.grid)
+
     def gathered(self, layers: int, resharded: NDArray[np.bool_] | None = None) -> Column:
         """Equation (6): the root group and one or two layers where layers are freed, else everything.
 
@@ -184,7 +189,7 @@ class TorchRank:
         resharded = self.reshards if resharded is None else resharded
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
         elements = np.where(resharded, some, self.totals.gathered)
-        elements = np.where(reshards_chunks(self.grid), self.totals.regathered[begun], elements)
+        elements = np.where(self.reshards_chunks, self.totals.regathered[begun], elements)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     @cached_property

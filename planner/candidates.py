@@ -15,7 +15,7 @@ from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
 from costmodel.memory_bound import LeastMemory
 from costmodel.relaxed import average_seconds, relaxed_seconds
 from costmodel.runtimes.grid import Grid
-from costmodel.runtimes.rules import RuleContext, RuleOutcome, evaluate
+from costmodel.runtimes.rules import RuleContext, RuleOutcome, obeyed
 from costmodel.specs import Plan, RecomputeSpec, RejectionCount
 from costmodel.work_bound import work_bound
 from planner.completion import is_free, problem_of
@@ -210,9 +210,8 @@ def completed_plan(
 def survey(space: Space) -> Candidates:
     """Every candidate of a space that obeys the rules, with the least that is known of it: the work that it is."""
     context, everything = space.context, space.grid
-    outcomes = evaluate(context, everything)
-    rejections = _count_rejections(everything, outcomes)
-    grid = everything.take(np.flatnonzero(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes])))
+    rejections = _count_rejections(everything, space.outcomes)
+    grid = everything.take(np.flatnonzero(obeyed(space.outcomes)))
     needed, fits = np.zeros(len(grid)), np.ones(len(grid), dtype=bool)
     recomputed = np.zeros((2, len(grid)))
     if context.layers_per_stage is None and len(grid):

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.memory import peak_memory, plan_memory
+from costmodel.memory_bound import LeastMemory
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
 from costmodel.runtimes.memory_limit import usable_bytes
-from costmodel.runtimes.rules import RuleContext, device_supports, obeys_rules
+from costmodel.runtimes.rules import RuleContext, device_supports, obeyed
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
-from planner.candidates import GIB, Candidates, device_bytes, gib_apart, row_plan
+from planner.candidates import GIB, Candidates, exact_at_least, gib_apart, row_plan
 from planner.empty import explain_empty
 from planner.space import Space, declare_space, describe_space
 from planner.summary import summarize_parallel
@@ -72,10 +73,12 @@ def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:
 def least_memory(space: Space) -> Least | None:
     """The candidate of a space that needs the least memory; None when every one breaks a rule."""
     context = space.context
-    grid = space.grid.take(obeys_rules(context, space.grid)) if len(space.grid) else space.grid
+    grid = space.grid.take(obeyed(space.outcomes))
     if not len(grid):
         return None
-    needed = device_bytes(context, grid)
+    inputs = (context.model, context.cluster, context.training, context.runtime)
+    bound = np.zeros(len(grid)) if context.layers_per_stage is not None else LeastMemory.of(*inputs, grid).even()
+    needed = exact_at_least(context, grid, bound)
     row = int(np.argmin(needed))
     return Least(
         summarize_parallel(grid.parallel(row), grid.recompute_kind(row), grid.order(row)),

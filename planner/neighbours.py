@@ -95,8 +95,7 @@ def _priced(step: Step, seconds: float, best_seconds: float) -> Neighbour:
 
 def _row_of(grid: Grid, one: Grid) -> int | None:
     """The row of ``grid`` that equals the single row ``one``."""
-    same = np.ones(len(grid), dtype=bool)
+    rows = np.arange(len(grid))
     for column in fields(Grid):
-        same &= getattr(grid, column.name) == getattr(one, column.name)[0]
-    rows = np.flatnonzero(same)
+        rows = rows[getattr(grid, column.name)[rows] == getattr(one, column.name)[0]]
     return int(rows[0]) if len(rows) else None

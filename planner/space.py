@@ -13,7 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, IntColumn
-from costmodel.runtimes.rules import RuleContext, divisors, obeys_rules, valid_tensor_parallel_sizes
+from costmodel.runtimes.rules import (
+    RuleContext,
+    RuleOutcome,
+    divisors,
+    evaluate,
+    obeyed,
+    valid_tensor_parallel_sizes,
+)
 from costmodel.specs import (
     AxisValues,
     ClusterSpec,
@@ -39,7 +46,8 @@ class Space:
     """A declared space.
 
     ``declared``: axis -> column codes that the user stated; ``fixed``: the axes stated with one value.
-    ``num_devices``: numbers of devices a candidate may use. ``grid``: all candidates. ``free_stages``: whether stages of
+    ``num_devices``: numbers of devices a candidate may use. ``grid``: all candidates, ``outcomes``: of every rule.
+    ``free_stages``: whether stages of
     pipelines with one chunk a rank may be uneven; ``recompute_layers``: how many of its layers a stage may recompute.
     """
 
@@ -48,6 +56,7 @@ class Space:
     fixed: frozenset[str]
     num_devices: tuple[int, ...]
     grid: Grid
+    outcomes: tuple[RuleOutcome, ...]
     free_stages: bool
     recompute_layers: RecomputeLayers
 
@@ -90,11 +99,11 @@ def declare_space(
     )
     check_stated(context, {axis: declared[axis][0] for axis in fixed})
     check_num_devices(context, declared.get("num_devices_used", ()))
-    num_devices, grid = _choose_devices(context, declared)
+    num_devices, grid, outcomes = _choose_devices(context, declared)
     free = runtime.uneven_stages and stages.layers is None and not stages.even
     whole = stages.whole or (stages.whole is None and "recompute" in fixed)
     counts: RecomputeLayers = "all" if whole else runtime.recompute_layers
-    return Space(context, declared, fixed, num_devices, grid, free, counts)
+    return Space(context, declared, fixed, num_devices, grid, outcomes, free, counts)
 
 
 def _every_schedule(
@@ -208,24 +217,23 @@ def _read_stages(stages: _Stages, name: str, text: str) -> _Stages:
         raise InputError(f"{error}, or the word even") from None
 
 
-def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid]:
+def _choose_devices(context: RuleContext, declared: Declared) -> tuple[tuple[int, ...], Grid, tuple[RuleOutcome, ...]]:
     """All devices; where no candidate on all of them obeys the rules, the largest number on which one does."""
     devices = context.cluster.num_devices
     if "num_devices_used" in declared:
         numbers = declared["num_devices_used"]
-        return numbers, enumerate_candidates(context, declared, numbers)
+        grid = enumerate_candidates(context, declared, numbers)
+        return numbers, grid, evaluate(context, grid)
     whole = enumerate_candidates(context, declared, [devices])
-    if _any_valid(context, whole):
-        return (devices,), whole
+    outcomes = evaluate(context, whole)
+    if obeyed(outcomes).any():
+        return (devices,), whole, outcomes
     for number in _smaller_products(context, declared):
         grid = enumerate_candidates(context, declared, [number])
-        if _any_valid(context, grid):
-            return (number,), grid
-    return (devices,), whole
-
-
-def _any_valid(context: RuleContext, grid: Grid) -> bool:
-    return bool(len(grid)) and bool(obeys_rules(context, grid).any())
+        fewer = evaluate(context, grid)
+        if obeyed(fewer).any():
+            return (number,), grid, fewer
+    return (devices,), whole, outcomes
 
 
 def _smaller_products(context: RuleContext, declared: Declared) -> list[int]:

@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:
+def evaluate(context: RuleContext, grid: Grid) -> tuple[RuleOutcome, ...]:
     """Every rule over every row.
 
     Args:
@@ -47,7 +47,12 @@ def evaluate(context: RuleContext, grid: Grid) -> list[RuleOutcome]:
     Returns:
         One outcome per rule, in the order of `RULES`; each ``mask_ok`` has n entries.
     """
-    return [RuleOutcome(rule, rule.mask(context, grid), context, grid) for rule in RULES]
+    return tuple(RuleOutcome(rule, rule.mask(context, grid), context, grid) for rule in RULES)
+
+
+def obeyed(outcomes: tuple[RuleOutcome, ...]) -> BoolColumn:
+    """True for the rows that break no rule, [n]."""
+    return np.asarray(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes]))
 
 
 def obeys_rules(context: RuleContext, grid: Grid) -> BoolColumn:

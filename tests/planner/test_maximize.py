@@ -10,7 +10,7 @@ import pytest
 from planner_worlds import GIB, ask, holds_plan, make_cluster, make_model
 
 from costmodel.runtimes.grid import Grid
-from costmodel.runtimes.rules import divisors
+from costmodel.runtimes.rules import divisors, evaluate
 from costmodel.specs import Infeasible, InputError, Maximum, Recommendation
 from planner.infeasible import least_memory
 from planner.inquiry import Inquiry
@@ -133,7 +133,7 @@ def held_at_once(inquiry: Inquiry, batch: int) -> bool:
     question = inquiry.changed(training=training)
     space = question.narrowed(num_devices_used=inquiry.cluster.num_devices, micro_batch_size=divisors(batch))
     kept: Grid = space.grid.take(np.flatnonzero(space.grid.num_micro_batches == space.grid.pipeline_parallel_size))
-    return bool(len(kept)) and holds_plan(replace(space, grid=kept))
+    return bool(len(kept)) and holds_plan(replace(space, grid=kept, outcomes=evaluate(space.context, kept)))
 
 
 @pytest.mark.parametrize("memory_gib", [6, 7])
