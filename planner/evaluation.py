@@ -146,8 +146,14 @@ class Search:
         head = self._smallest(rows)
         alike = rows[self._same_shape(rows, head)]
         alike = alike[np.argsort(self.lower[alike], kind="stable")]
-        if self.candidates.known[head] < Known.MEMORY:
-            self._learn(alike, head)
+        known = self.candidates.known
+        if known[head] == Known.AVERAGE:
+            self.candidates.bound(np.sort(alike[known[alike] == Known.AVERAGE][:_BOUNDED]))
+        elif known[head] == Known.BOUND:
+            # Memory is priced together for all shapes with as many chunks.
+            chunks = self.candidates.grid.num_model_chunks
+            several = rows[(known[rows] == Known.BOUND) & (chunks[rows] == chunks[head])]
+            self.candidates.weigh(np.sort(several[np.argsort(self.lower[several], kind="stable")[:_WEIGHED]]))
         elif not self.sharpened[head]:
             several = alike[: 2 * _TOGETHER]
             self._sharpen(several[~self.sharpened[several]])
@@ -246,18 +252,6 @@ class Search:
         for row in rows.tolist():
             self.stages[row] = (found.layers[0], found.recomputed[0])
             self.plans.pop(row, None)
-
-    def _learn(self, rows: Index, head: int) -> None:
-        """Find what is not known of ``head``, and of rows that may be asked for next: those of its shape, in order."""
-        known = self.candidates.known
-        level = known[head]
-        rows = rows[known[rows] == level]
-        if level == Known.WORK:
-            self.candidates.average(np.sort(rows))
-        elif level == Known.AVERAGE:
-            self.candidates.bound(np.sort(rows[:_BOUNDED]))
-        else:
-            self.candidates.weigh(np.sort(rows[:_WEIGHED]))
 
     def _sharpen(self, rows: Index) -> None:
         """Raise bounds of rows of one shape by what is quickly known of their memory."""
