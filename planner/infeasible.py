@@ -9,16 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.memory import peak_memory, plan_memory
-from costmodel.memory_bound import LeastMemory
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
 from costmodel.runtimes.memory_limit import usable_bytes
-from costmodel.runtimes.rules import RuleContext, device_supports, obeyed
+from costmodel.runtimes.rules import RuleContext, device_supports
 from costmodel.specs import ClusterSpec, Infeasible, InputError, LevelSpec, MissTerm, NearestMiss, Plan, TrainingSpec
 from hardware_profiles.loader import list_devices, load_device
-from planner.candidates import GIB, Candidates, exact_at_least, gib_apart, row_plan
+from planner.candidates import GIB, Candidates, gib_apart, row_plan, survey
 from planner.empty import explain_empty
 from planner.space import Space, declare_space, describe_space
-from planner.summary import summarize_parallel
 
 _FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 _MIN_SEQUENCE = 128
@@ -72,20 +70,12 @@ def _miss_terms(plan: Plan, context: RuleContext) -> tuple[MissTerm, ...]:
 
 def least_memory(space: Space) -> Least | None:
     """The candidate of a space that needs the least memory; None when every one breaks a rule."""
-    context = space.context
-    grid = space.grid.take(obeyed(space.outcomes))
-    if not len(grid):
+    candidates = survey(space)
+    if not len(candidates.grid):
         return None
-    inputs = (context.model, context.cluster, context.training, context.runtime)
-    bound = np.zeros(len(grid)) if context.layers_per_stage is not None else LeastMemory.of(*inputs, grid).even()
-    needed = exact_at_least(context, grid, bound)
-    row = int(np.argmin(needed))
-    return Least(
-        summarize_parallel(grid.parallel(row), grid.recompute_kind(row), grid.order(row)),
-        float(needed[row]),
-        bool(needed[row] <= context.usable_bytes),
-        int(grid.num_devices[row]),
-    )
+    row, needed = candidates.leanest(np.arange(len(candidates.grid)))
+    fits, number = needed <= space.context.usable_bytes, int(candidates.grid.num_devices[row])
+    return Least(candidates.summary(row), needed, fits, number)
 
 
 def _fixes(space: Space, needed_bytes: int) -> Iterator[str]:
