@@ -209,7 +209,8 @@ class Search:
         except KeyboardInterrupt:
             effort.ended = "it was interrupted"
         if stuck.any() and not effort.ended:
-            effort.ended = f"{int(stuck.sum()):,} candidates took more work than is allowed for one"
+            several = int(stuck.sum())
+            effort.ended = f"{several:,} candidate{'s' * (several > 1)} took more work than is allowed for one"
 
     def _close(self, row: int, twins: Index, upper: float, effort: Effort) -> bool:
         """Work on a row and its twins; whether they need no more, or may be worked on again."""
