@@ -103,33 +103,36 @@ class Search:
         """
         index = np.arange(len(self.lower))[... if rows is None else rows]
         spare = self.budget if budget is None else min(budget, self.budget)
-        upper, open_rows, most = float(self.time[index].min(initial=np.inf)), index, 1
+        upper, open_rows = float(self.time[index].min(initial=np.inf)), index
+        most, asked = 1, _FIRST
         while True:
             open_rows = open_rows[self.fits[open_rows] & ~self.refined[open_rows] & (self.lower[open_rows] < upper)]
             if not len(open_rows):
                 return self._simplest(index)
-            batch = self._next(open_rows, upper) if np.isfinite(upper) else self._likely(open_rows, most)
+            batch = self._next(open_rows, upper) if np.isfinite(upper) else self._likely(open_rows, most, asked)
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
                 return self._simplest(index)
             if len(batch):
                 self.refine(batch)
                 upper, most = min(upper, float(self.time[batch].min())), min(2 * most, _TOGETHER)
+            else:
+                asked = min(2 * asked, _WEIGHED)
             spare -= cost
             self.budget -= cost
 
-    def _likely(self, rows: Index, most: int) -> Index:
+    def _likely(self, rows: Index, most: int, asked: int) -> Index:
         """Before any time is known: rows with small bounds that probably fit, or none where more has become known of them.
 
         ``most``: of one shape, one at first and more as none turns out to fit; then what is quickly known of their memory
-        comes first.
+        comes first. ``asked``: of which more is found out, likewise.
         """
         needed = self.candidates.needed_bytes[rows]
         likely = rows[needed <= _LIKELY * self.completer.capacity_bytes]
         rows = likely if len(likely) else rows
         head = self._smallest(rows)
         alike = rows[self._same_shape(rows, head)]
-        alike = alike[np.argsort(self.lower[alike], kind="stable")[: max(_FIRST, 2 * most)]]
+        alike = alike[np.argsort(self.lower[alike], kind="stable")[: max(asked, 2 * most)]]
         self.candidates.learn(alike)
         if most > 1:
             alike = alike[self.fits[alike]]
