@@ -28,15 +28,14 @@ from costmodel.bounds import ROUNDING
 from costmodel.compute import Column
 from costmodel.relaxed import pipeline_factors
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid, distinct_rows
-from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.setting import Matrix, Problem, Setting, mean_stage, prepare
+from costmodel.split_in_flight import splits_backward
 from costmodel.stack import read_stack
 from costmodel.step import slowest_of_all
 from costmodel.tables import ATTENTION, GEMM, MEMORY, RECOMPUTE
 from costmodel.vocabulary import padded_models
 
 _NONE = SCHEDULES.index("none")
-_SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
 _WORKED_ON = (
     "tensor_parallel_size", "sequence_parallel", "loss_parallel", "micro_batch_size", "context_parallel_size",
     "context_parallel_method",
@@ -72,7 +71,7 @@ def work_bound(
     ranks, chunks = grid.pipeline_parallel_size, grid.num_model_chunks
     alone = grid.num_micro_batches * whole / ranks
     least = problem.model.num_hidden_layers // (ranks * chunks) if layers_per_stage is None else min(layers_per_stage)
-    whole_backwards = ~np.isin(grid.pipeline_schedule, _SPLIT)
+    whole_backwards = ~splits_backward(grid)
     looped = (chunks > 1) & whole_backwards
     stage = np.where(chunks > 1, least, 0) * layer
     first_and_last = np.where(looped, (ranks - 1) * stage, 0.0)

@@ -31,9 +31,9 @@ from costmodel.completions import (
 from costmodel.layer_kinds import models_of_one_kind
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.layer_split import even_split
-from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.runtimes.rules import RuleContext
 from costmodel.setting import Problem
+from costmodel.split_in_flight import splits_backward
 from planner.branching import Branching
 from planner.count_solving import solve_counts
 from planner.given_stages import GivenStages
@@ -41,7 +41,6 @@ from planner.partition import Costs, best_partitions
 from planner.stage_table import StageTable, stages_of_lengths, tabulate
 
 _TOGETHER = 64
-_SPLIT = [SCHEDULES.index(name) for name in SPLIT_BACKWARD_SCHEDULES]
 IntArray = NDArray[np.int64]
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -282,7 +281,7 @@ def all_or_none(grid: Grid, counts: str) -> Mask:
     recomputes a layer is not split, so under schedules that split the backward one layer changes as much as all.
     """
     part = (counts == "uniform") & (grid.recompute > 0) & (grid.recompute != FULL_RECOMPUTE)
-    return np.asarray(part | np.isin(grid.pipeline_schedule, _SPLIT))
+    return np.asarray(part | splits_backward(grid))
 
 
 def problem_of(context: RuleContext) -> Problem:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from costmodel.bounds import ROUNDING, pipeline_shape, step_time_column
 from costmodel.estimate import estimate
-from costmodel.runtimes.grid import Grid, group_rows
+from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import Estimate, Plan
 from planner.candidates import Candidates, Column, Known, Mask, completed_plan
 from planner.completion import Completer, Refined, all_or_none, is_free
 from planner.effort import Effort
+from planner.layouts import complexity_columns
 
 Index = NDArray[np.int64]
 _TOGETHER = 32
@@ -44,23 +45,6 @@ def exact_seconds(context: RuleContext, grid: Grid) -> Column:
     """The step time of every row's plan, [rows]."""
     inputs = (context.model, context.cluster, context.training, context.runtime)
     return step_time_column(*inputs, grid, layers_per_stage=context.layers_per_stage)
-
-
-def complexity_columns(grid: Grid) -> list[Index]:
-    """How much machinery a candidate needs, most important first: axes in use, then kinds of machinery, then sizes."""
-    axes = (grid.tensor_parallel_size, grid.context_parallel_size, grid.pipeline_parallel_size, grid.data_parallel_size)
-    return [
-        sum(((size > 1).astype(np.int64) for size in axes), np.zeros(len(grid), dtype=np.int64)),
-        grid.zero_stage,
-        (grid.hierarchical_partition_size > 0).astype(np.int64),
-        grid.axis_order,
-        grid.num_model_chunks,
-        grid.pipeline_schedule,
-        grid.sequence_parallel,
-        (grid.recompute > 0).astype(np.int64),
-        grid.pipeline_parallel_size,
-        grid.num_micro_batches,
-    ]
 
 
 @dataclass(slots=True, eq=False)
@@ -336,29 +320,3 @@ class Search:
         grid = self.candidates.grid
         shape = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks)
         return np.asarray(np.logical_and.reduce([column[rows] == column[head] for column in shape]))
-
-
-def layouts(grid: Grid) -> Index:
-    """Equal for candidates that are the same answer: they differ in schedule, batch and recompute details only; [n].
-
-    Under a pipeline gradients are reduced once per step, so ZeRO stages 1 and 2 are one answer.
-    """
-    same_stage = (grid.pipeline_parallel_size > 1) & (grid.zero_stage == 2)
-    return group_rows(
-        (
-            grid.tensor_parallel_size,
-            grid.context_parallel_size,
-            grid.pipeline_parallel_size,
-            grid.data_parallel_replicate_size,
-            grid.data_parallel_shard_size,
-            np.where(same_stage, 1, grid.zero_stage),
-        )
-    )
-
-
-def fastest_by_layout(found: Search) -> list[int]:
-    """The fastest exactly known row of every layout, fastest layout first."""
-    known = np.flatnonzero(np.isfinite(found.time))
-    known = known[np.lexsort((*found.complexity(known), found.time[known]))]
-    _, first = np.unique(layouts(found.candidates.grid.take(known)), return_index=True)
-    return [int(known[position]) for position in sorted(first)]

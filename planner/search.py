@@ -24,9 +24,10 @@ from planner.cautions import find_cautions
 from planner.certificate import make_certificate
 from planner.duration import training_duration
 from planner.effort import Effort, quick
-from planner.evaluation import Search, fastest_by_layout, layouts
+from planner.evaluation import Search
 from planner.guide import guide
 from planner.infeasible import explain_infeasible
+from planner.layouts import layouts
 from planner.neighbours import find_neighbours
 from planner.space import Space, completer_of
 
@@ -86,7 +87,7 @@ def _recommend(
         row = found.best()
         neighbours, advice, cautions = find_neighbours(space, found), guide(found), find_cautions(space, found)
     best = found.plan(row)
-    ranking = fastest_by_layout(found)
+    ranking = _fastest_by_layout(found)
     return Recommendation(
         best=best,
         alternatives=tuple(found.plan(other) for other in ranking[1 : max(1, top)]),
@@ -124,3 +125,11 @@ def _ties(found: Search, ranking: list[int]) -> tuple[str, ...]:
     close = np.array([row for row in ranking[1:] if found.time[row] <= limit], dtype=np.int64)
     close = close[np.lexsort(found.complexity(close))]
     return tuple(f"{found.candidates.summary(row)}: {found.time[row] / fastest - 1:+.1%}" for row in close[:_MAX_TIES])
+
+
+def _fastest_by_layout(found: Search) -> list[int]:
+    """The fastest exactly known row of every layout, fastest layout first."""
+    known = np.flatnonzero(np.isfinite(found.time))
+    known = known[np.lexsort((*found.complexity(known), found.time[known]))]
+    _, first = np.unique(layouts(found.candidates.grid.take(known)), return_index=True)
+    return [int(known[position]) for position in sorted(first)]

@@ -57,7 +57,7 @@ def obeyed(outcomes: tuple[RuleOutcome, ...]) -> BoolColumn:
 
 def obeys_rules(context: RuleContext, grid: Grid) -> BoolColumn:
     """True for the rows that break no rule, [n]."""
-    return np.asarray(np.logical_and.reduce([rule.mask(context, grid) for rule in RULES]))
+    return obeyed(evaluate(context, grid))
 
 
 def check(plan: Plan, runtime: RuntimeProfile | None = None) -> list[Rejection]:

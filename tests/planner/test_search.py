@@ -14,12 +14,13 @@ from costmodel.bounds import step_time_column, step_time_lower_bound
 from costmodel.build import build_plan
 from costmodel.estimate import estimate
 from costmodel.memory import grid_peak_bytes
+from costmodel.runtimes.grid import group_rows
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check, obeys_rules
 from costmodel.specs import Infeasible, Plan, Recommendation
 from planner.candidates import sift
 from planner.certificate import make_certificate
-from planner.evaluation import Search, group_rows
+from planner.evaluation import Search
 from planner.space import Space, completer_of
 
 LARGE = make_model(layers=8, hidden=1024, heads=8, key_values=8, feed_forward=4096, vocab=32000)
