@@ -21,7 +21,8 @@ from pathlib import Path
 INTERFACE = "eth0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _TOOLS = ("ip", "nsenter", "setpriv", "taskset", "tc", "timeout", "unshare")
-_ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+# The shell asks once more, after the signal is ordered: whoever was killed before that would never send it.
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 _START_SECONDS = 10
 
 
@@ -49,7 +50,7 @@ class Node:
         """Start a program, to be ended after ``seconds``; its output goes to ``log``."""
         with log.open("w") as output:
             process = subprocess.Popen(
-                [*_ENDS_WITH_US, "timeout", "--kill-after=5", f"{seconds:.0f}", *self.command(words)],
+                [*_ENDS_WITH_US, str(os.getpid()), "timeout", "--kill-after=5", f"{seconds:.0f}", *self.command(words)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
