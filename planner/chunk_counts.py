@@ -6,8 +6,9 @@ seconds,
     (1) step(n) >= length of any path of the graph = constant + sum over k of g_k (b_k + r_k n_k), with g_k backwards of k on it
     (2) what fits has, for every rank s, sum over its stages of save_k n_k >= bytes that it is short of, and sum of n_k >= least,
         equations (1) and (2) of given_stages.py
-    (3) the program: minimise z, n whole, 0 <= n_k <= l_k, (2), and z >= (1) for a few paths. Its minimum is a lower bound on all
-        counts that fit. The longest path at its solution is another cut; if z is as long, no counts are faster
+    (3) the program (count_program.py): minimise z, n whole, 0 <= n_k <= l_k, (2), and z >= (1) for a few paths, or for means of
+        paths (count_relaxation.py). Its minimum is a lower bound on all counts that fit. The longest path at its solution is
+        another cut; if z is as long, no counts are faster
     (4) g by differences: durations are moved apart a little, so that one path is the longest, and each is made longer by less
         than that; the step grows g_k times as much, and g_k is a whole number
 
@@ -17,7 +18,7 @@ are evaluated like all completions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,17 +33,18 @@ from costmodel.step import StepTimes
 IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 _APART, _STEP, _WHOLE = 1e-4, 1e-7, 0.05
-_CLOSE = 1e-5
 SLACK = 1e-9
 """What rounding and a solver's tolerance may take: of a row that whole numbers reach just so, of a bound relative to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A path, equation (1): ``constant`` seconds and ``count`` [V] backwards."""
+    """A path, equation (1), or a mean of paths: ``constant`` seconds without recomputation and ``slope`` [V] for every layer that
+    is recomputed.
+    """
 
     constant: float
-    count: IntArray
+    slope: Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,97 +125,16 @@ def _row(times: StepTimes, row: int) -> StepTimes:
     return replace(times, **{name: getattr(times, name)[row : row + 1] for name in names})
 
 
-def longest_path_cut(durations: Durations, counts: Vector) -> Cut | None:
-    """Equation (4) at some counts; None where the differences are not whole numbers."""
+def longest_path_cut(durations: Durations, counts: Vector) -> tuple[Cut | None, float]:
+    """Equation (4) at some counts, None where the differences are not whole numbers, and the step time with the counts."""
     at = durations.of(counts)
-    scale = float(at.mean())
+    scale, length = float(at.mean()), np.inf
     for seed in range(3):
         moved = at + scale * _APART * np.random.default_rng(seed).random(len(at))
-        columns = np.vstack([moved, moved + np.eye(len(at)) * scale * _STEP])
-        seconds = durations.seconds(columns)
-        slopes = (seconds[1:] - seconds[0]) / (scale * _STEP)
+        columns = np.vstack([at, moved, moved + np.eye(len(at)) * scale * _STEP])
+        length, first, *rest = durations.seconds(columns).tolist()
+        slopes = (np.array(rest) - first) / (scale * _STEP)
         count = np.rint(slopes)
         if (np.abs(slopes - count) < _WHOLE).all():
-            return Cut(float(seconds[0] - count @ moved), count.astype(np.int64))
-    return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CountAnswer:
-    """``lower``: seconds that no counts beat; ``counts``: those tried, each the solution of a program."""
-
-    lower: float
-    counts: tuple[IntArray, ...]
-
-
-def best_counts(
-    counts: CountProblem,
-    durations: Durations,
-    start: Sequence[Vector],
-    *,
-    upper: float,
-    seconds: float,
-    most_cuts: int,
-) -> CountAnswer:
-    """Solve (3), adding a cut per solution, until no counts can be below ``upper``, or it is the optimum, or time is over.
-
-    Args:
-        counts: the candidate.
-        durations: of its operations.
-        start: counts [V] whose longest paths are the first cuts.
-        upper: step time of the best plan known.
-        seconds: time limit.
-        most_cuts: paths at most, a program each: with real numbers, and with whole ones when those are proven.
-    """
-    import time
-
-    from planner.solver import minimise
-
-    started, waiting = time.perf_counter(), list(start)
-    lower, tried, whole = -np.inf, [], False
-    cuts: list[Cut] = []
-    while len(cuts) < most_cuts:
-        cut = longest_path_cut(durations, waiting.pop(0))
-        if cut is None:
-            break
-        cuts.append(cut)
-        if waiting:
-            continue
-        left = seconds - (time.perf_counter() - started)
-        solved = minimise(_program(counts, durations, cuts, whole=whole), seconds=left) if left > 0 else None
-        if solved is None:
-            break
-        lower = max(lower, solved.bound)
-        if solved.values is None or lower >= upper:
-            break
-        at = np.array([solved.values.get(f"n_{stage:04d}", 0.0) for stage in range(len(counts.layers))])
-        waiting.append(at)
-        tried.append(np.rint(at).astype(np.int64))
-        if float(durations.seconds(durations.of(at)[None])[0]) <= lower * (1 + _CLOSE):
-            if whole:
-                break
-            whole = True
-    return CountAnswer(lower * (1 - SLACK) if np.isfinite(lower) else lower, tuple(tried))
-
-
-def _program(counts: CountProblem, durations: Durations, cuts: list[Cut], *, whole: bool) -> object:
-    """Program (3) in PuLP, with whole numbers or, quicker and lower, without; bytes are scaled to the largest saving."""
-    import pulp
-
-    program = pulp.LpProblem("counts", pulp.LpMinimize)
-    z = program.add_variable("z")
-    kind = pulp.LpInteger if whole else pulp.LpContinuous
-    n = [program.add_variable(f"n_{stage:04d}", 0, int(most), cat=kind) for stage, most in enumerate(counts.most)]
-    program += z
-    for cut in cuts:
-        gained = cut.count * durations.per_layer
-        program += z - pulp.lpDot(gained.tolist(), n) >= cut.constant + float(cut.count @ durations.plain)
-    scale = max(1.0, float(counts.saved.max()))
-    for rank, stages in enumerate(counts.held):
-        mine = [n[stage] for stage in stages]
-        if counts.short[rank] > 0:
-            program += pulp.lpDot((counts.saved[stages] / scale).tolist(), mine) >= float(counts.short[rank]) / scale
-            program += pulp.lpSum(mine) >= int(counts.least[rank])
-    for stages, factors, least in counts.placed():
-        program += pulp.lpDot(factors.tolist(), [n[stage] for stage in stages]) >= least
-    return program
+            return Cut(float(first - count @ moved + count @ durations.plain), count * durations.per_layer), length
+    return None, length

@@ -16,7 +16,7 @@ bounded by partition.py and exhausted by branching.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ from costmodel.runtimes.rules import RuleContext
 from costmodel.setting import Problem
 from costmodel.split_in_flight import splits_backward
 from planner.branching import Branching
-from planner.count_solving import solve_counts
+from planner.count_relaxation import Means
+from planner.count_solving import CountSolving
 from planner.given_stages import GivenStages
 from planner.partition import Costs, best_partitions
 from planner.stage_table import StageTable, stages_of_lengths, tabulate
@@ -76,13 +77,15 @@ class Refined:
 class Completer:
     """Completes candidates of a space for devices of ``capacity_bytes``.
 
-    ``free``: whether boundaries may be uneven; ``counts``: as in the module's docstring.
+    ``free``: whether boundaries may be uneven; ``counts``: as in the module's docstring; ``means``: what the graphs of some
+    candidates say of others.
     """
 
     context: RuleContext
     capacity_bytes: float
     free: bool
     counts: str
+    means: Means = field(default_factory=Means)
 
     def best(self, grid: Grid) -> Refined:
         """Complete candidates that share schedule, ranks and chunks."""
@@ -139,12 +142,15 @@ class Completer:
         found.lower[:] = branching.upper
         return found
 
-    def solved(self, one: Grid, counts: IntArray, *, upper: float, seconds: float, most_cuts: int) -> Refined:
+    def solved(
+        self, one: Grid, counts: IntArray, *, known: float, upper: float, seconds: float, most_cuts: int
+    ) -> Refined:
         """The counts of one candidate with several chunks a rank by count_solving.py.
 
         Args:
             one: the candidate.
             counts: recomputed layers [V] of a completion that fits.
+            known: its step time; of counts that are not faster the answer has only the bound.
             upper: step time of the best plan known; a bound beyond it is good enough.
             seconds: time limit.
             most_cuts: programs at most.
@@ -154,10 +160,13 @@ class Completer:
 
         def evaluate(tried: IntArray) -> float:
             found.keep(np.zeros(1, dtype=np.int64), self._evaluate(one, given.columns(tried[None])))
-            return float(found.seconds[0])
+            return min(known, float(found.seconds[0]))
 
-        lower = solve_counts(given, counts, evaluate, upper=upper, seconds=seconds, most_cuts=most_cuts)
-        found.lower[:] = np.minimum(lower, found.seconds)
+        solving = CountSolving(
+            given=given, best=counts, known=known, evaluate=evaluate,
+            upper=upper, seconds=seconds, most_cuts=most_cuts, means=self.means,
+        )  # fmt: skip
+        found.lower[:] = np.minimum(solving.solve(), found.seconds)
         return found
 
     @property

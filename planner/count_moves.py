@@ -42,8 +42,8 @@ def moved_counts(given: GivenStages, durations: Durations, start: IntArray) -> I
 
 def _moves(given: GivenStages, durations: Durations, counts: IntArray) -> IntArray:
     """Neighbours of some counts that may be faster [moves, V]."""
-    cut = longest_path_cut(durations, counts.astype(np.float64))
-    costs = np.ones(len(counts)) if cut is None else cut.count * durations.per_layer
+    cut, _ = longest_path_cut(durations, counts.astype(np.float64))
+    costs = np.ones(len(counts)) if cut is None else cut.slope
     moves = []
     for rank in given.held:
         for less in rank[(counts[rank] > 0) & (costs[rank] > 0)]:

@@ -11,19 +11,29 @@ operation o of the pipeline's graph ends at a variable of its own, equations (1)
 
 The least step is the length of the longest path at the best real n, which every whole n reaches or exceeds. Times are counted in
 passes, so that no number is far from 1; all are at most the step of counts that are known.
+
+The solver's multipliers y of rows (1) to (3) are a mean of paths, which does not depend on durations: candidates with the same
+graph have the same rows with other numbers in them. So what one candidate's program found bounds all others without a program,
+
+    (5) step(n) >= y least + sum over k of (-y matrix)_k n_k + sum over times t of the least that (cost - y matrix)_t t can be
+
+a cut like that of one path (minimise_linear in solver.py tells the source).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bounds import pipeline_shape
 from costmodel.pipeline import Topology, build_topology
-from planner.chunk_counts import SLACK, CountProblem, Durations
+from costmodel.steady_state import Shape
+from planner.chunk_counts import SLACK, CountProblem, Cut, Durations
+from planner.count_program import Rows
 
 if TYPE_CHECKING:
     from planner.solver import LinearProgram
@@ -34,27 +44,47 @@ IntArray = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 
+_MOST_MEANS = 6
+
+
+class Relaxed(NamedTuple):
+    """``lower``: seconds that no counts beat; ``counts`` [V]: the real ones that reach them; ``mean``: y of equation (5)."""
+
+    lower: float
+    counts: Vector
+    mean: Vector
+
+
 @dataclass(slots=True, eq=False)
-class _Rows:
-    """Rows sum of value x column >= least, gathered in blocks: ``columns`` and ``values`` [rows, terms]."""
+class Means:
+    """Means of paths that programs found, the last few of every graph."""
 
-    row: list[IntArray]
-    column: list[IntArray]
-    value: list[Vector]
-    least: list[Vector]
-    count: int = 0
+    found: dict[tuple[Shape, bool], list[Vector]] = field(default_factory=dict)
 
-    def add(self, columns: IntArray, values: Vector, least: Vector) -> None:
-        number, terms = columns.shape
-        self.row.append(np.repeat(np.arange(self.count, self.count + number), terms))
-        self.column.append(columns.ravel())
-        self.value.append(np.broadcast_to(values, columns.shape).ravel())
-        self.least.append(np.broadcast_to(least, number))
-        self.count += number
+    def add(self, counts: CountProblem, durations: Durations, relaxed: Relaxed) -> None:
+        """Keep what the program of a candidate found."""
+        known = self.found.setdefault((pipeline_shape(counts.one, 0), _lanes_matter(durations)), [])
+        known.append(relaxed.mean)
+        del known[:-_MOST_MEANS]
+
+    def cuts(self, counts: CountProblem, durations: Durations, *, known: float) -> list[Cut]:
+        """Equation (5) for a candidate; counts that are slower than ``known`` seconds may break it."""
+        means = self.found.get((pipeline_shape(counts.one, 0), _lanes_matter(durations)), [])
+        if not means:
+            return []
+        program = _program(counts, durations, known=known, unit=(unit := float(durations.plain.mean())), memory=False)
+        cuts, stages = [], len(counts.layers)
+        for mean in means:
+            left = program.cost - np.bincount(
+                program.column, weights=mean[program.row] * program.value, minlength=len(program.cost)
+            )
+            least = np.minimum(left * program.low, left * program.high)[stages:].sum()
+            cuts.append(Cut(float(mean @ program.least + least) * unit, left[:stages] * unit))
+        return cuts
 
 
-def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) -> tuple[float, Vector] | None:
-    """Seconds that no counts beat, and the real counts [V] that reach them.
+def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) -> Relaxed | None:
+    """What the whole graph says of a candidate.
 
     Args:
         counts: the candidate.
@@ -66,11 +96,15 @@ def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) 
     """
     from planner.solver import minimise_linear
 
-    if not _is_small(counts):
+    if not is_small(counts):
         return None
     unit = float(durations.plain.mean())
-    answer = minimise_linear(_program(counts, durations, known=known, unit=unit))
-    return None if answer is None else (answer[0] * unit, answer[1][: len(counts.layers)])
+    program = _program(counts, durations, known=known, unit=unit)
+    answer = minimise_linear(program)
+    if answer is None:
+        return None
+    graph = len(answer.weight) - _memory_rows(counts)
+    return Relaxed(answer.bound * unit, answer.at[: len(counts.layers)], answer.weight[:graph])
 
 
 def whole_counts(
@@ -96,19 +130,22 @@ def whole_counts(
     return lower, None if found is None else np.rint(found[:stages]).astype(np.int64)
 
 
-def _is_small(counts: CountProblem) -> bool:
+def is_small(counts: CountProblem) -> bool:
+    """Whether the graph may be solved as a program."""
     shape = pipeline_shape(counts.one, 0)
     return shape.nodes(shape.micro_batches) <= MOST_OPERATIONS
 
 
-def _program(counts: CountProblem, durations: Durations, *, known: float, unit: float) -> LinearProgram:
-    """Equations (1) to (4) in units of ``unit`` seconds: the counts first, the step last."""
-    from planner.solver import LinearProgram
-
-    topology, stages = build_topology(*pipeline_shape(counts.one, 0)), len(counts.layers)
+def _program(
+    counts: CountProblem, durations: Durations, *, known: float, unit: float, memory: bool = True
+) -> LinearProgram:
+    """Equations (1) to (4), or (3), in units of ``unit`` seconds: the counts first, the step last."""
+    shape, stages = pipeline_shape(counts.one, 0), len(counts.layers)
+    topology = build_topology(*shape)
     lanes = _lanes_matter(durations)
-    rows = _graph_rows(topology, durations, stages, unit, lanes=lanes)
-    _memory_rows(rows, counts)
+    rows = _graph_rows(topology, _nodes(shape), durations, stages, unit, lanes=lanes)
+    if memory:
+        rows.add_memory(counts)
     size = stages + (1 + lanes) * topology.num_rows + 1
     low, high = np.zeros(size), np.full(size, known / unit)
     high[:stages] = counts.most
@@ -120,11 +157,31 @@ def _program(counts: CountProblem, durations: Durations, *, known: float, unit: 
         high[stages + topology.num_rows : first + topology.num_rows + 1] = 0.0
     cost = np.zeros(size)
     cost[-1] = 1.0
-    row, column, value = np.concatenate(rows.row), np.concatenate(rows.column), np.concatenate(rows.value)
-    used, least = value != 0.0, np.concatenate(rows.least)
-    return LinearProgram(
-        cost=cost, low=low, high=high, row=row[used], column=column[used], value=value[used], least=least
-    )
+    return rows.minimised(cost=cost, low=low, high=high)
+
+
+def _memory_rows(counts: CountProblem) -> int:
+    rows = Rows()
+    rows.add_memory(counts)
+    return rows.count
+
+
+class _Nodes(NamedTuple):
+    """`costmodel.pipeline.Level` of all nodes at once, and their state rows."""
+
+    node: IntArray
+    lane: IntArray
+    data: IntArray
+    message: IntArray
+    kind: IntArray
+    boundary: IntArray
+
+
+@lru_cache(maxsize=32)
+def _nodes(shape: Shape) -> _Nodes:
+    levels = build_topology(*shape).levels
+    columns = ((np.arange(at.first, at.stop), at.lane, at.data, at.message, at.duration, at.transfer) for at in levels)
+    return _Nodes(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
 
 
 def _lanes_matter(durations: Durations) -> bool:
@@ -135,21 +192,15 @@ def _lanes_matter(durations: Durations) -> bool:
     return bool(min(times.forward.sum(axis=2).min(), durations.plain.min()) < times.transfer.max())
 
 
-def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: float, *, lanes: bool) -> _Rows:
+def _graph_rows(
+    topology: Topology, nodes: _Nodes, durations: Durations, stages: int, unit: float, *, lanes: bool
+) -> Rows:
     """Equations (1) to (3); columns: counts, ends, arrivals where there are ``lanes`` (else they are ends + c), the step."""
-    rows = _Rows([], [], [], [])
-    times, ranks = durations.times, topology.num_ranks
+    rows, times, ranks = Rows(), durations.times, topology.num_ranks
     fixed = np.concatenate([times.forward.sum(axis=2)[0], durations.plain]) / unit
     grows = np.concatenate([np.zeros(stages), durations.per_layer]) / unit
     transfer = times.transfer[0] / unit
-    levels = topology.levels
-    node, lane, data, message, kind, boundary = (
-        np.concatenate(parts)
-        for parts in zip(
-            *((np.arange(at.first, at.stop), at.lane, at.data, at.message, at.duration, at.transfer) for at in levels),
-            strict=True,
-        )
-    )
+    node, lane, data, message, kind, boundary = nodes
     end, arrival = stages, stages + lanes * topology.num_rows
     later = np.zeros(topology.num_rows)
     if not lanes:
@@ -171,14 +222,3 @@ def _graph_rows(topology: Topology, durations: Durations, stages: int, unit: flo
     step = np.full(ranks, stages + (1 + lanes) * topology.num_rows)
     rows.add(np.stack([step, end + topology.last], axis=1), difference, follows / unit)
     return rows
-
-
-def _memory_rows(rows: _Rows, counts: CountProblem) -> None:
-    """Equation (4)."""
-    scale = max(1.0, float(counts.saved.max()))
-    for rank, held in enumerate(counts.held):
-        if counts.short[rank] > 0:
-            rows.add(held[None], counts.saved[held][None] / scale, counts.short[rank : rank + 1] / scale)
-            rows.add(held[None], np.ones((1, len(held))), counts.least[rank : rank + 1].astype(np.float64))
-    for stages, factors, least in counts.placed():
-        rows.add(stages[None], factors[None], np.array([least]))

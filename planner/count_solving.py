@@ -1,28 +1,28 @@
 """The counts of recomputed layers of one candidate with several chunks a rank, with as much work as its bound asks for.
 
-A few paths first (chunk_counts.py), because they exclude most candidates; then better counts by small moves (count_moves.py),
-which ways fit in a rank (count_least.py) and the bound of the whole graph (count_relaxation.py). Where more work is allowed, the
-whole graph with whole numbers, or more paths where it is too large.
+A few paths first (count_program.py), with the means of paths that other candidates' graphs came to (count_relaxation.py), as they
+exclude most candidates; then better counts by small moves (count_moves.py), which ways fit in a rank (count_least.py) and the
+bound of the whole graph. Where more work is allowed, the whole graph with whole numbers, or more paths where it is too large.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.chunk_counts import CountProblem, Durations, best_counts
+from planner.chunk_counts import CountProblem, Cut, Durations
 from planner.count_least import tried_out
 from planner.count_moves import moved_counts
-from planner.count_relaxation import relaxed_counts, whole_counts
+from planner.count_program import best_counts
+from planner.count_relaxation import Means, is_small, relaxed_counts, whole_counts
 from planner.given_stages import GivenStages
 
 IntArray = NDArray[np.int64]
 _FIRST_CUTS = 4
-_NEARLY = 0.97
-"""Share of what a bound must reach that paths have to reach for the whole graph to do the rest before more is found out."""
 
 
 def count_problem(given: GivenStages) -> CountProblem:
@@ -35,83 +35,104 @@ def count_problem(given: GivenStages) -> CountProblem:
     )  # fmt: skip
 
 
-def solve_counts(
-    given: GivenStages,
-    counts: IntArray,
-    evaluate: Callable[[IntArray], float],
-    *,
-    upper: float,
-    seconds: float,
-    most_cuts: int,
-) -> float:
-    """Seconds that no counts of the candidate beat.
+@dataclass(slots=True, kw_only=True, eq=False)
+class CountSolving:
+    """One candidate that is worked on.
 
-    Args:
-        given: the candidate.
-        counts: recomputed layers [V] of a completion that fits.
-        evaluate: takes counts that may be better and gives the least step time of all that it took.
-        upper: step time of the best plan known; a bound beyond it is good enough.
-        seconds: time limit.
-        most_cuts: programs of paths at most; as many nodes of branch and bound where it is more than a few.
+    ``best`` [V]: recomputed layers of a completion that fits, ``known`` its step time; ``evaluate`` takes counts that may be
+    better and gives the least step time of all that are known then. ``upper``: step time of the best plan known; a bound beyond
+    it is good enough. ``seconds``: time limit; ``most_cuts``: programs of paths at most, as many nodes of branch and bound where
+    it is more than a few. ``means``: of paths that other candidates' graphs came to; what this one's comes to is added.
     """
-    started, problem = time.perf_counter(), count_problem(given)
-    durations = Durations(problem)
-    best, known = counts, evaluate(counts)
-    first = [counts.astype(np.float64)]
-    cuts = min(_FIRST_CUTS, most_cuts)
-    answer = best_counts(problem, durations, first, upper=min(upper, known), seconds=seconds, most_cuts=cuts)
-    for tried in _promising(answer.counts, durations, known):
-        before, known = known, evaluate(tried)
-        best = tried if known < before else best
-    lower = answer.lower
-    if _NEARLY * min(upper, known) <= lower < min(upper, known):
-        lower = max(lower, _of_the_graph(problem, durations, known=known))
-    if lower >= min(upper, known):
-        return lower
-    best = moved_counts(given, durations, best)
-    known = evaluate(best)
-    problem = tried_out(given, problem)
-    of_graph = _of_the_graph(problem, durations, known=known)
-    lower = max(lower, of_graph)
-    left = seconds - (time.perf_counter() - started)
-    if most_cuts <= cuts or left <= 0 or lower >= min(upper, known):
-        return lower
-    upper = min(upper, known)
-    if np.isinf(of_graph):
-        return max(lower, _by_paths(problem, durations, best, evaluate, upper=upper, seconds=left, cuts=most_cuts))
-    bound, better = whole_counts(problem, durations, known=upper, seconds=left, nodes=most_cuts)
-    if better is not None:
-        evaluate(better)
-    return max(lower, bound)
 
+    given: GivenStages
+    best: IntArray
+    known: float
+    evaluate: Callable[[IntArray], float]
+    upper: float
+    seconds: float
+    most_cuts: int
+    means: Means
+    lower: float = -np.inf
+    problem: CountProblem = field(init=False)
+    durations: Durations = field(init=False)
+    cuts: tuple[Cut, ...] = ()
+    _started: float = field(default_factory=time.perf_counter)
 
-def _promising(counts: Sequence[IntArray], durations: Durations, known: float) -> list[IntArray]:
-    """Of some counts those that may be faster than is known: durations are at most the real ones."""
-    if not counts:
-        return []
-    seconds = durations.seconds(durations.of(np.array(counts)))
-    return [each for each, least in zip(counts, seconds.tolist(), strict=True) if least < known]
+    def __post_init__(self) -> None:
+        self.problem = count_problem(self.given)
+        self.durations = Durations(self.problem)
 
+    def solve(self) -> float:
+        """Seconds that no counts of the candidate beat."""
+        self.cuts = tuple(self.means.cuts(self.problem, self.durations, known=self.known))
+        self._solve_paths(min(_FIRST_CUTS, self.most_cuts))
+        if self._done:
+            return self.lower
+        self._move()
+        self.problem = tried_out(self.given, self.problem)
+        self._solve_paths(1)
+        self._solve_graph()
+        if self.most_cuts > _FIRST_CUTS and self._left > 0:
+            self._solve_all()
+        return self.lower
 
-def _of_the_graph(problem: CountProblem, durations: Durations, *, known: float) -> float:
-    """The bound of the whole graph as a linear program; minus infinity where there is none."""
-    relaxed = relaxed_counts(problem, durations, known=known)
-    return -np.inf if relaxed is None else relaxed[0]
+    @property
+    def _goal(self) -> float:
+        return min(self.upper, self.known)
 
+    @property
+    def _done(self) -> bool:
+        return self.lower >= self._goal
 
-def _by_paths(
-    problem: CountProblem,
-    durations: Durations,
-    best: IntArray,
-    evaluate: Callable[[IntArray], float],
-    *,
-    upper: float,
-    seconds: float,
-    cuts: int,
-) -> float:
-    """The bound of more paths, from that of the best counts on; what is tried is evaluated."""
-    start = [best.astype(np.float64)]
-    answer = best_counts(problem, durations, start, upper=upper, seconds=seconds, most_cuts=cuts)
-    for tried in _promising(answer.counts, durations, evaluate(best)):
-        evaluate(tried)
-    return answer.lower
+    @property
+    def _left(self) -> float:
+        return self.seconds - (time.perf_counter() - self._started)
+
+    def _solve_paths(self, most_cuts: int) -> None:
+        """Raise the bound by paths, from that of the best counts on; what is tried is evaluated where it may be faster: durations
+        are at most the real ones.
+        """
+        answer = best_counts(
+            self.problem, self.durations, self.best,
+            known=self.cuts, upper=self._goal, seconds=self._left, most_cuts=most_cuts,
+        )  # fmt: skip
+        self.cuts, self.lower = answer.cuts, max(self.lower, answer.lower)
+        if answer.counts:
+            seconds = self.durations.seconds(self.durations.of(np.array(answer.counts)))
+            for tried, least in zip(answer.counts, seconds.tolist(), strict=True):
+                if least < self.known:
+                    self._try(tried)
+
+    def _solve_graph(self) -> None:
+        """Raise the bound by the whole graph as a linear program, if that is asked for and it is small enough."""
+        if self._done:
+            return
+        relaxed = relaxed_counts(self.problem, self.durations, known=self.known)
+        if relaxed is not None:
+            self.lower = max(self.lower, relaxed.lower)
+            self.means.add(self.problem, self.durations, relaxed)
+
+    def _move(self) -> None:
+        moved = moved_counts(self.given, self.durations, self.best)
+        if (moved != self.best).any():
+            self._try(moved)
+
+    def _solve_all(self) -> None:
+        """All counts, as far as time and nodes allow."""
+        if self._done:
+            return
+        if not is_small(self.problem):
+            self._solve_paths(self.most_cuts)
+            return
+        bound, better = whole_counts(
+            self.problem, self.durations, known=self._goal, seconds=self._left, nodes=self.most_cuts
+        )
+        if better is not None:
+            self._try(better)
+        self.lower = max(self.lower, bound)
+
+    def _try(self, counts: IntArray) -> None:
+        before, self.known = self.known, self.evaluate(counts)
+        if self.known < before:
+            self.best = counts

@@ -209,8 +209,9 @@ class Search:
             found = self.completer.branched(one, upper=upper, budget=effort.branches)
         elif self.completer.counts == "per_stage" and not all_or_none(one, "per_stage")[0]:
             upper *= 1.0 - effort.enough
+            counts, known = self.stages[row][1], float(self.time[row])
             found = self.completer.solved(
-                one, self.stages[row][1], upper=upper, seconds=effort.seconds_left, most_cuts=effort.cuts
+                one, counts, known=known, upper=upper, seconds=effort.seconds_left, most_cuts=effort.cuts
             )
         else:
             found = None

@@ -1,5 +1,5 @@
-"""Linear programs: with integers through PuLP (HiGHS where it is installed, else CBC), large ones without them as arrays straight
-to HiGHS. Nothing is printed, no status taken on trust.
+"""Linear programs: with integers through PuLP (HiGHS where it is installed, else CBC), those without them as arrays straight to
+HiGHS. Nothing is printed, no status taken on trust.
 
 PuLP calls a solution that a time limit cut short "Optimal"; ``sol_status`` tells the two apart. HiGHS writes a banner to file
 descriptor 1 when it is first used, whatever it is told, so the descriptor points elsewhere meanwhile.
@@ -12,14 +12,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pulp
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import highspy
+    import pulp
 
 Vector = NDArray[np.float64]
 _TIGHT = 1e-9
@@ -49,14 +50,32 @@ class LinearProgram:
     least: NDArray[np.float64]
 
 
-def minimise_linear(program: LinearProgram) -> tuple[float, Vector] | None:
-    """A lower bound on the minimum and where it lies, or None where HiGHS is missing or finds nothing.
+@cache
+def has_highs() -> bool:
+    """Whether HiGHS is installed; PuLP, which takes a while to import, is not asked."""
+    try:
+        import highspy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class Minimum(NamedTuple):
+    """A lower ``bound`` on a minimum, where it lies ``at`` [columns], and the multipliers [rows] that prove the bound."""
+
+    bound: float
+    at: Vector
+    weight: Vector
+
+
+def minimise_linear(program: LinearProgram) -> Minimum | None:
+    """The minimum, or None where HiGHS is missing or finds nothing.
 
     The bound does not rest on the solver's tolerances: of any multipliers y >= 0 of the rows, y least + the least that
     (cost - y matrix) x can be between low and high is one (A. Neumaier, O. Shcherbina, Safe bounds in linear and mixed-integer
     linear programming, 2004, equation 4).
     """
-    if not pulp.HiGHS().available():
+    if not has_highs():
         return None
     import highspy
 
@@ -70,9 +89,8 @@ def minimise_linear(program: LinearProgram) -> tuple[float, Vector] | None:
     left = program.cost - np.bincount(
         program.column, weights=weight[program.row] * program.value, minlength=len(program.cost)
     )
-    return float(weight @ program.least + np.minimum(left * program.low, left * program.high).sum()), np.array(
-        found.col_value
-    )
+    bound = float(weight @ program.least + np.minimum(left * program.low, left * program.high).sum())
+    return Minimum(bound, np.array(found.col_value), weight)
 
 
 def minimise_whole(program: LinearProgram, *, whole: int, seconds: float, nodes: int) -> tuple[float, Vector | None]:
@@ -134,13 +152,17 @@ def minimise(problem: pulp.LpProblem, *, seconds: float) -> Solved | None:
         None where the problem has no solution. Where the time ran out, ``bound`` is the solver's dual bound, or minus infinity
         where it tells none.
     """
-    if pulp.HiGHS().available():
+    import pulp
+
+    if has_highs():
         return _highs(problem, seconds)
     problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=None if seconds == float("inf") else seconds))
     return _read(problem, -float("inf"))
 
 
 def _highs(problem: pulp.LpProblem, seconds: float) -> Solved | None:
+    import pulp
+
     limit = None if seconds == float("inf") else seconds
     with _quiet():
         problem.solve(pulp.HiGHS(msg=False, timeLimit=limit, threads=1))
@@ -150,6 +172,8 @@ def _highs(problem: pulp.LpProblem, seconds: float) -> Solved | None:
 
 
 def _read(problem: pulp.LpProblem, bound: float) -> Solved | None:
+    import pulp
+
     if problem.sol_status == pulp.LpSolutionInfeasible:
         return None
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):

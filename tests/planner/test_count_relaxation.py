@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from costmodel.completions import StageColumns, completion_seconds
 from costmodel.runtimes.grid import Grid
 from planner import count_relaxation
-from planner.chunk_counts import CountProblem, Durations, best_counts
+from planner.chunk_counts import CountProblem, Durations
 from planner.completion import Completer
 from planner.count_moves import moved_counts
-from planner.count_relaxation import relaxed_counts, whole_counts
+from planner.count_program import best_counts
+from planner.count_relaxation import Means, relaxed_counts, whole_counts
 from planner.count_solving import count_problem
 from planner.solver import LinearProgram, minimise_linear, minimise_whole
 from tests.planner.test_chunk_counts import brute_force, worlds
@@ -35,7 +36,7 @@ def test_no_counts_beat_the_relaxation_and_no_cuts_do(share: float) -> None:
     known = completer.best(one)
     relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
     assert relaxed is not None
-    lower, counts = relaxed
+    lower, counts, _ = relaxed
     assert lower <= truth * (1 + 1e-9)
     assert (counts >= -1e-9).all()
     assert (counts <= problem.most + 1e-9).all()
@@ -93,10 +94,46 @@ def test_real_cuts_stay_below_the_relaxation() -> None:
     known = completer.best(one)
     relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
     assert relaxed is not None
-    start = [known.recomputed[0].astype(np.float64)]
+    start = known.recomputed[0]
     for cuts in (1, 2):
         answer = best_counts(problem, durations, start, upper=np.inf, seconds=60.0, most_cuts=cuts)
         assert answer.lower <= relaxed[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_a_mean_of_paths_bounds_its_own_candidate_as_its_program_does_and_others_from_below(share: float) -> None:
+    """Equation (5) of the candidate itself is tight where its program is; with other durations and memory it still holds."""
+    completer, one = worlds(share)
+    problem, durations = problem_of(completer, one)
+    known = float(completer.best(one).seconds[0])
+    relaxed = relaxed_counts(problem, durations, known=known)
+    assert relaxed is not None
+    means = Means()
+    assert means.cuts(problem, durations, known=known) == []
+    means.add(problem, durations, relaxed)
+    (own,) = means.cuts(problem, durations, known=known)
+    assert own.constant + own.slope @ relaxed.counts == pytest.approx(relaxed.lower, rel=1e-8)
+    counts = np.array(list(itertools.product(range(3), repeat=4)), dtype=np.float64)
+    for slower in (1.0, 0.7, 1.6):
+        other = Durations(problem)
+        other.plain, other.per_layer = durations.plain * np.array([slower, 1.0, 1.0, 1.0]), durations.per_layer * slower
+        steps = other.seconds(other.of(counts))
+        (cut,) = means.cuts(problem, other, known=float(steps.max()))
+        assert (cut.constant + counts @ cut.slope <= steps * (1 + 1e-9)).all()
+        assert cut.constant + relaxed.counts @ cut.slope > 0.5 * steps.min()
+
+
+def test_means_of_paths_let_paths_bound_as_the_program_does() -> None:
+    completer, one = worlds(0.5)
+    problem, durations = problem_of(completer, one)
+    known = completer.best(one)
+    relaxed = relaxed_counts(problem, durations, known=float(known.seconds[0]))
+    assert relaxed is not None
+    means = Means()
+    means.add(problem, durations, relaxed)
+    cuts = means.cuts(problem, durations, known=float(known.seconds[0]))
+    answer = best_counts(problem, durations, known.recomputed[0], known=cuts, upper=np.inf, seconds=60.0, most_cuts=1)
+    assert answer.lower == pytest.approx(relaxed.lower, rel=1e-7)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -132,7 +169,7 @@ def test_a_linear_bound_is_below_every_point_that_obeys_the_rows(seed: int) -> N
     )
     answer = minimise_linear(program)
     assert answer is not None
-    bound, found = answer
+    bound, found, _ = answer
     assert bound <= float(program.cost @ point) + 1e-12
     assert bound == pytest.approx(float(program.cost @ found), rel=1e-6, abs=1e-6)
 
