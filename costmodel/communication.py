@@ -25,15 +25,33 @@ from costmodel.setting import Setting
 from costmodel.sharding import data_groups
 from costmodel.specs import BYTES_PER_ELEMENT, Communication
 from costmodel.step import holds_tied_copy, stage_parameters
-from costmodel.torch_communication import torch_calls
+from costmodel.torch_communication import Senders, torch_calls
 from costmodel.traffic import Call
 
 
 def communication(setting: Setting, rank: int) -> tuple[Communication, ...]:
     """Traffic of one device of pipeline rank ``rank`` under the first candidate; entries of 0 bytes are left out."""
+    return _of_rank(Senders(setting), rank)
+
+
+def communication_of_ranks(setting: Setting) -> tuple[tuple[Communication, ...], ...]:
+    """`communication` of every pipeline rank, computed once for ranks that hold the same between two others."""
+    senders, last = Senders(setting), setting.num_ranks - 1
+    contents, found = setting.contents, dict[tuple[object, ...], tuple[Communication, ...]]()
+    places = []
+    for rank, own in enumerate(setting.held):
+        held = (contents.layers[0, own], contents.embedding[own], contents.head[own], setting.regathers[0, own])
+        places.append((rank == 0, rank == last, *(column.tobytes() for column in held)))
+        if places[-1] not in found:
+            found[places[-1]] = _of_rank(senders, rank)
+    return tuple(found[place] for place in places)
+
+
+def _of_rank(senders: Senders, rank: int) -> tuple[Communication, ...]:
+    setting = senders.setting
     calls = [*_context_calls(setting, rank), *_pipeline_calls(setting, rank)]
     if setting.problem.runtime.sharding == "fsdp2":
-        calls += torch_calls(setting, rank)
+        calls += torch_calls(senders, rank)
     else:
         calls += [*_tensor_calls(setting, rank), *_tied_calls(setting, rank), *_data_calls(setting, rank)]
     merged: dict[tuple[str, str, int, str], tuple[float, float]] = {}

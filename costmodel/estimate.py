@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.bounds import bound_ends, exact_ends
-from costmodel.communication import communication
+from costmodel.communication import communication_of_ranks
 from costmodel.flops import flop_count
 from costmodel.memory import host_memory_bytes, peak_memory, plan_memory
 from costmodel.paths import boundary_messages
@@ -95,7 +95,7 @@ def estimate(
     flops = flop_count(setting)
     tokens = training.global_batch_size * training.sequence_length / seconds
     peak_flops = plan.num_devices_used * device.peak_flops_per_second[training.precision.compute]
-    traffic = [communication(setting, number) for number in range(setting.num_ranks)]
+    traffic = communication_of_ranks(setting)
     fits, band = peak.device <= usable_bytes(device, memory_limit), error_band(runtime, device)
     return Estimate(
         step_time_seconds=Interval(value=seconds, low=seconds / (1.0 + band), high=seconds * (1.0 + band)),

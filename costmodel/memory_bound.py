@@ -94,8 +94,8 @@ class LeastMemory:
             saved=saved[which],
         )
 
-    def take(self, rows: NDArray[np.bool_]) -> LeastMemory:
-        """The rows that a mask selects."""
+    def take(self, rows: NDArray[np.int64]) -> LeastMemory:
+        """Some of the rows."""
         columns = {name: getattr(self, name)[rows] for name in ("state", "kept", "plain", "saved")}
         return replace(self, grid=self.grid.take(rows), **columns)
 

@@ -45,7 +45,7 @@ from costmodel.models.families import FAMILIES
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.setting import Setting
 from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes, tensors_sizes
-from costmodel.sharding import data_groups
+from costmodel.sharding import DataGroups, data_groups
 from costmodel.specs import BYTES_PER_ELEMENT
 from costmodel.step import holds_tied_copy
 from costmodel.traffic import Call
@@ -55,21 +55,64 @@ _LOSS_BYTES, _LOSS_REDUCTIONS = 4, 3
 _NORM_AND_LOSS_BYTES = 16
 
 
-def torch_calls(setting: Setting, rank: int) -> list[Call]:
+def torch_calls(senders: Senders, rank: int) -> list[Call]:
     """Equations (1) to (7) for one pipeline rank of the first candidate."""
-    sender = _Rank(setting, rank)
+    sender = _Rank(senders, rank)
     calls = sender.data() + sender.tied() + sender.world()
-    if setting.grid.tensor_parallel_size[0] > 1:
+    if senders.setting.grid.tensor_parallel_size[0] > 1:
         calls += sender.layers() + sender.ends() + sender.partial_gradients()
     return calls
+
+
+@dataclass(frozen=True)
+class Senders:
+    """What the pipeline ranks of the first candidate share, computed once and when it is asked for."""
+
+    setting: Setting
+
+    @cached_property
+    def groups(self) -> DataGroups:
+        """The groups of the data-parallel axes."""
+        return data_groups(self.setting)
+
+    @cached_property
+    def everyone(self) -> Group:
+        """All devices."""
+        devices = self.setting.grid.num_devices.astype(np.float64)
+        return group(self.setting.net, size=devices, stride=np.ones(1), devices=devices)
+
+    @property
+    def cut(self) -> Cut:
+        """How tensors are cut: by tensor parallelism and by sharding."""
+        return Cut(self.setting.grid.tensor_parallel_size, self.setting.grid.shard_group_size)
+
+    @cached_property
+    def parts(self) -> ModelSizes:
+        """Elements of the parts that stages are made of."""
+        return model_sizes(self.setting.problem.model, self.setting.problem.runtime, self.cut)
+
+    @cached_property
+    def stages(self) -> Sizes:
+        """Elements of everything in the virtual stages [V]."""
+        contents, parts = self.setting.contents, self.parts
+        embedding, head = contents.embedding.astype(np.int64), contents.head.astype(np.int64)
+        counts = contents.by_kind[0].astype(np.int64)
+        held = [part.times(counts[:, kind]) for kind, part in enumerate(parts.layers)]
+        held += [parts.embedding.times(embedding), parts.head.times(head)]
+        copied = int(self.setting.problem.model.tie_word_embeddings) * head * (1 - embedding)
+        return reduce(Sizes.__add__, [*held, parts.token_embedding.times(copied)])
 
 
 @dataclass(frozen=True)
 class _Rank:
     """One pipeline rank, with the equations of the module."""
 
-    setting: Setting
+    senders: Senders
     rank: int
+
+    @property
+    def setting(self) -> Setting:
+        return self.senders.setting
 
     @cached_property
     def stages(self) -> NDArray[np.int64]:
@@ -195,39 +238,15 @@ class _Rank:
         tensors += embedding_tensors(model) if self.embedding else ()
         return tensors + list(head_tensors(model) if self.head else ())
 
-    @property
-    def _sizes_cut(self) -> Cut:
-        return Cut(self.setting.grid.tensor_parallel_size, self.setting.grid.shard_group_size)
-
-    @cached_property
-    def _parts(self) -> ModelSizes:
-        return model_sizes(self.setting.problem.model, self.setting.problem.runtime, self._sizes_cut)
-
     def _cut(self, tensors: list[ParameterTensor]) -> Sizes:
-        return tensors_sizes(tensors, self._sizes_cut)
-
-    def sizes_of(self, stage: int) -> Sizes:
-        """Elements of everything in a virtual stage."""
-        model, contents = self.setting.problem.model, self.setting.contents
-        parts = self._parts
-        embedding, head = int(contents.embedding[stage]), int(contents.head[stage])
-        layers = zip(parts.layers, contents.by_kind[0, stage], strict=True)
-        held = [part.times(int(count)) for part, count in layers]
-        held += [parts.embedding.times(embedding), parts.head.times(head)]
-        copied = int(model.tie_word_embeddings) * head * (1 - embedding)
-        return reduce(Sizes.__add__, [*held, parts.token_embedding.times(copied)])
+        return tensors_sizes(tensors, self.senders.cut)
 
     def data(self) -> list[Call]:
         """Equation (5)."""
-        groups, often = data_groups(self.setting), self.setting.often
-        stages, calls = (
-            [self.sizes_of(int(stage)) for stage in self.stages],
-            self.setting.contents.calls[0, self.stages],
-        )
-        sizes, pieces = reduce(Sizes.__add__, stages), int(calls.sum())
-        repeated = self.setting.regathers[0, self.stages].astype(np.int64)
-        repeats = sum(int(again * stage.gathered[0]) for again, stage in zip(repeated, stages, strict=True))
-        whole, shard = int(sizes.gathered[0]), int(sizes.padded[0])
+        groups, often = self.senders.groups, self.setting.often
+        sizes, calls = self.senders.stages.take(self.stages), self.setting.contents.calls[0, self.stages]
+        pieces, repeated = int(calls.sum()), self.setting.regathers[0, self.stages].astype(np.int64)
+        whole, shard, repeats = int(sizes.gathered.sum()), int(sizes.padded.sum()), int(repeated @ sizes.gathered)
         gathered, reduced = whole * self.bytes_of("compute"), whole * self.bytes_of("reduce")
         partitioned = self.setting.grid.hierarchical_partition_size[0] > 0
         forward = int(often.forward_gather[0] + often.first_gather[0])
@@ -247,15 +266,13 @@ class _Rank:
         """Equation (6)."""
         if not (holds_tied_copy(self.setting) and self.setting.apart and self.rank in (0, self.setting.num_ranks - 1)):
             return []
-        table = self._parts.token_embedding
+        table = self.senders.parts.token_embedding
         return [
             Call("pp", "all_reduce", 1, int(table.own[0]) * self.bytes_of("gradient"), self.setting.pipeline_group())
         ]
 
     def world(self) -> list[Call]:
         """Equation (7)."""
-        devices = self.setting.grid.num_devices.astype(np.float64)
-        everyone: Group = group(self.setting.net, size=devices, stride=np.ones(1), devices=devices)
         sizes = {
             "pp": self.setting.num_ranks,
             "dp_replicate": int(self.setting.grid.data_parallel_replicate_size[0]),
@@ -265,4 +282,4 @@ class _Rank:
         }
         along = [axis for axis, size in sizes.items() if size > 1]
         axis = along[0] if len(along) == 1 else "world"
-        return [Call(axis, "all_reduce", 1, _NORM_AND_LOSS_BYTES, everyone)]
+        return [Call(axis, "all_reduce", 1, _NORM_AND_LOSS_BYTES, self.senders.everyone)]

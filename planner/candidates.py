@@ -24,7 +24,7 @@ from planner.summary import summarize_parallel
 
 GIB = 2**30
 BLOCK_ROWS = 1 << 13
-_WEIGHED, _COMPARED = 512, 128
+_LEAST, _WEIGHED, _COMPARED = 64, 512, 128
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Index = NDArray[np.int64]
@@ -119,19 +119,22 @@ class Candidates:
     def leanest(self, rows: Index) -> tuple[int, float]:
         """The row that needs the fewest bytes of some rows, with an even split where its boundaries are open, and the bytes.
 
-        No row needs less than is known of it, so those with the smallest bounds are weighed until no bound left is smaller.
+        No row needs less than is known of it, so those with the smallest bounds are weighed, kind by kind and more each time,
+        until no bound left is smaller.
         """
         rows = rows[np.argsort(self.needed_bytes[rows], kind="stable")]
-        row, needed = -1, np.inf
-        for start in range(0, len(rows), _WEIGHED):
-            some = np.sort(rows[start : start + _WEIGHED])
-            if self.needed_bytes[some].min() > needed:
-                break
+        row, needed, many = -1, np.inf, _LEAST
+        while len(rows):
+            kind = _kinds(self.grid)[rows]
+            chosen = np.flatnonzero(kind == kind[0])[:many]
+            some, many = np.sort(rows[chosen]), min(2 * many, _WEIGHED)
             exact = device_bytes(self.context, self.grid.take(some))
             least = int(np.argmin(exact))
             row, needed = min(
                 (row, needed), (int(some[least]), float(exact[least])), key=lambda found: (found[1], found[0])
             )
+            rows = np.delete(rows, chosen)
+            rows = rows[self.needed_bytes[rows] <= needed]
         return row, needed
 
     def learn(self, rows: Index) -> None:
@@ -158,13 +161,18 @@ def device_bytes(context: RuleContext, grid: Grid, *, first_rank_only: bool = Fa
     if context.layers_per_stage is None:
         needed = np.zeros(len(grid))
         inputs = (context.model, context.cluster, context.training, context.runtime)
-        for rows in _blocks(grid.num_model_chunks * 2 + (grid.pipeline_parallel_size > 1)):
+        for rows in _blocks(_kinds(grid)):
             needed[rows] = grid_peak_bytes(*inputs, grid.take(rows), first_rank_only=first_rank_only)
         return needed
     plans = [row_plan(context, grid, row) for row in range(len(grid))]
     device = context.cluster.device
     peaks = [peak_memory(plan_memory(plan, context.runtime), context.runtime, device).device for plan in plans]
     return np.array(peaks, dtype=np.float64)
+
+
+def _kinds(grid: Grid) -> NDArray[np.int64]:
+    """Equal for rows whose memory is priced together, [n]."""
+    return np.asarray(grid.num_model_chunks * 2 + (grid.pipeline_parallel_size > 1))
 
 
 def _blocks(kind: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -240,15 +248,16 @@ def survey(space: Space) -> Candidates:
 
 def _least_memory(context: RuleContext, grid: Grid, is_open: Mask) -> tuple[Column, Mask, Column]:
     """Bytes that rows need at least when their stages are even [n], whether some completion may fit [n], and the layers that all
-    ranks and rank 0 recompute then at least [2, n].
+    ranks and rank 0 recompute at least where one may [2, n].
     """
     capacity = context.usable_bytes
     least = LeastMemory.of(context.model, context.cluster, context.training, context.runtime, grid)
-    needed = least.even()
-    fits, recomputed = needed <= capacity, np.stack(least.recomputed(capacity))
-    some = least.take(is_open)
-    fits[is_open] = some.has_room(capacity)
-    recomputed[0, is_open], recomputed[1, is_open] = some.recomputed_somewhere(capacity), 0.0
+    needed, recomputed = least.even(), np.zeros((2, len(grid)))
+    fits, open_rows = needed <= capacity, np.flatnonzero(is_open)
+    fits[open_rows] = least.take(open_rows).has_room(capacity)
+    given, open_rows = np.flatnonzero(fits & ~is_open), np.flatnonzero(fits & is_open)
+    recomputed[:, given] = least.take(given).recomputed(capacity)
+    recomputed[0, open_rows] = least.take(open_rows).recomputed_somewhere(capacity)
     return needed, fits, recomputed
 
 
@@ -277,6 +286,8 @@ def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[Rejec
     alive = np.ones(len(grid), dtype=bool)
     counts = []
     for outcome in outcomes:
+        if outcome.mask_ok.all():
+            continue
         fallen = np.flatnonzero(alive & ~outcome.mask_ok)
         alive &= outcome.mask_ok
         if len(fallen):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, RecomputeKind, group_rows
 from costmodel.runtimes.rules import RuleContext, evaluate
 from costmodel.specs import AXIS_ORDERS, DEFAULT_AXIS_ORDER, Neighbour, ParallelConfig
 from costmodel.specs import Axis as MeshAxis
@@ -34,7 +34,8 @@ def find_neighbours(space: Space, found: Search) -> tuple[Neighbour, ...]:
     Where a budget ended the search early, a neighbour inside the space may be faster: it then becomes the best.
     """
     row = found.best()
-    return tuple(_price(step, found.seconds(row), space, found) for step in steps_from(row, space, found))
+    steps = steps_from(row, space, found)
+    return _price(steps, found.seconds(row), space, found) if steps else ()
 
 
 def steps_from(row: int, space: Space, found: Search) -> list[Step]:
@@ -71,31 +72,76 @@ def _settled(order: tuple[MeshAxis, ...], parallel: ParallelConfig, context: Rul
     return order if _differ(parallel, context) else DEFAULT_AXIS_ORDER
 
 
-def _price(step: Step, best_seconds: float, space: Space, found: Search) -> Neighbour:
-    """Evaluate one step, or say which rule or how much memory stands against it."""
-    context = space.context
-    grid = Grid.from_parallel(step.parallel, step.recompute, step.axis_order)
-    broken = [outcome for outcome in evaluate(context, grid) if not outcome.mask_ok[0]]
-    if broken:
-        return Neighbour(axis=step.axis, value=step.value, rejection=broken[0].rejection(0).message)
-    row = _row_of(found.candidates.grid, grid)
-    if row is not None and found.fits[row] and np.isfinite(found.seconds(row)):
-        return _priced(step, found.seconds(row), best_seconds)
-    needed, capacity = float(device_bytes(context, grid)[0]), context.usable_bytes
-    if needed > capacity:
-        wanted, held = gib_apart(needed, capacity)
-        text = f"needs {wanted} GiB a device of {held} GiB"
-        return Neighbour(axis=step.axis, value=step.value, needed_bytes=int(needed), rejection=text)
-    return _priced(step, float(exact_seconds(context, grid)[0]), best_seconds)
+Told = dict[int, Neighbour]
+"""What is known of steps, by their number."""
+
+
+def _price(steps: list[Step], best_seconds: float, space: Space, found: Search) -> tuple[Neighbour, ...]:
+    """Evaluate all steps together, or say which rule or how much memory stands against each."""
+    rows = [Grid.from_parallel(step.parallel, step.recompute, step.axis_order) for step in steps]
+    grid = Grid(**{column.name: np.concatenate([getattr(row, column.name) for row in rows]) for column in fields(Grid)})
+    told = _broken(steps, grid, space.context)
+    told |= _searched(steps, grid, _left(steps, told), best_seconds, found)
+    told |= _computed(steps, grid, _left(steps, told), best_seconds, space.context)
+    return tuple(told[number] for number in range(len(steps)))
+
+
+def _left(steps: list[Step], told: Told) -> list[int]:
+    return [number for number in range(len(steps)) if number not in told]
+
+
+def _broken(steps: list[Step], grid: Grid, context: RuleContext) -> Told:
+    """Steps that break a rule, with the first one."""
+    told: Told = {}
+    for outcome in evaluate(context, grid):
+        for number in np.flatnonzero(~outcome.mask_ok).tolist():
+            if number not in told:
+                told[number] = _rejected(steps[number], outcome.rejection(number).message)
+    return told
+
+
+def _searched(steps: list[Step], grid: Grid, left: list[int], best_seconds: float, found: Search) -> Told:
+    """Steps to candidates of the space of which a completion fits; those of one shape are completed together."""
+    rows = {number: _row_of(found.candidates.grid, grid, number) for number in left}
+    known = {number: row for number, row in rows.items() if row is not None and found.fits[row]}
+    index = np.array([row for row in known.values() if not found.refined[row]], dtype=np.int64)
+    part = found.candidates.grid.take(index)
+    shape = group_rows((part.pipeline_schedule, part.pipeline_parallel_size, part.num_model_chunks))
+    for value in np.unique(shape):
+        found.refine(index[shape == value])
+    seconds = {number: found.seconds(row) for number, row in known.items()}
+    return {number: _priced(steps[number], own, best_seconds) for number, own in seconds.items() if np.isfinite(own)}
+
+
+def _computed(steps: list[Step], grid: Grid, left: list[int], best_seconds: float, context: RuleContext) -> Told:
+    """Other steps: as they stand, with the memory that they lack or their step time."""
+    told: Told = {}
+    part = grid.take(np.array(left, dtype=np.int64))
+    needed, capacity = device_bytes(context, part), context.usable_bytes
+    for number, size in zip(left, needed.tolist(), strict=True):
+        if size > capacity:
+            wanted, held = gib_apart(size, capacity)
+            told[number] = _rejected(
+                steps[number], f"needs {wanted} GiB a device of {held} GiB", needed_bytes=int(size)
+            )
+    fitting = np.flatnonzero(needed <= capacity)
+    if len(fitting):
+        for number, own in zip(fitting.tolist(), exact_seconds(context, part.take(fitting)).tolist(), strict=True):
+            told[left[number]] = _priced(steps[left[number]], own, best_seconds)
+    return told
 
 
 def _priced(step: Step, seconds: float, best_seconds: float) -> Neighbour:
     return Neighbour(axis=step.axis, value=step.value, step_time_seconds=seconds, slowdown=seconds / best_seconds - 1)
 
 
-def _row_of(grid: Grid, one: Grid) -> int | None:
-    """The row of ``grid`` that equals the single row ``one``."""
+def _rejected(step: Step, rejection: str, needed_bytes: int | None = None) -> Neighbour:
+    return Neighbour(axis=step.axis, value=step.value, needed_bytes=needed_bytes, rejection=rejection)
+
+
+def _row_of(grid: Grid, others: Grid, number: int) -> int | None:
+    """The row of ``grid`` that equals row ``number`` of others."""
     rows = np.arange(len(grid))
     for column in fields(Grid):
-        rows = rows[getattr(grid, column.name)[rows] == getattr(one, column.name)[0]]
+        rows = rows[getattr(grid, column.name)[rows] == getattr(others, column.name)[number]]
     return int(rows[0]) if len(rows) else None

@@ -32,6 +32,8 @@ FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
 DATA_OUTERMOST = AXIS_ORDER_WORDS.index("data_outermost")
 _MOST_CODES = 1 << 62
+_MOST_PLACES = 1 << 16
+"""Values up to which a place for each costs less than sorting them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,5 +158,19 @@ def group_rows(columns: Sequence[IntColumn]) -> IntColumn:
 
 def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     """One row of every combination of values that the columns [n] hold, and for every row which of them it has [n]."""
-    _, first, index = np.unique(group_rows(columns), return_index=True, return_inverse=True)
-    return first, index.reshape(-1)
+    code = group_rows([_numbered(column) for column in columns])
+    size = int(code.max(initial=0)) + 1
+    if size > _MOST_PLACES:
+        _, first, index = np.unique(code, return_index=True, return_inverse=True)
+        return first, index.reshape(-1)
+    rows = np.full(size, -1, dtype=np.int64)
+    rows[code[::-1]] = np.arange(len(code))[::-1]
+    held = rows >= 0
+    return rows[held], (np.cumsum(held) - 1)[code]
+
+
+def _numbered(column: IntColumn) -> IntColumn:
+    """The values of a column from 0 on, numbered in their order; as they are where they are large."""
+    if column.max(initial=0) > _MOST_PLACES:
+        return column
+    return np.asarray((np.cumsum(np.bincount(column) > 0) - 1)[column])

@@ -6,6 +6,8 @@ row); both read the same `RULES`. No physics here: memory and time are the cost 
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from costmodel.runtimes.grid import Grid
@@ -52,7 +54,7 @@ def evaluate(context: RuleContext, grid: Grid) -> tuple[RuleOutcome, ...]:
 
 def obeyed(outcomes: tuple[RuleOutcome, ...]) -> BoolColumn:
     """True for the rows that break no rule, [n]."""
-    return np.asarray(np.logical_and.reduce([outcome.mask_ok for outcome in outcomes]))
+    return reduce(np.logical_and, (outcome.mask_ok for outcome in outcomes))
 
 
 def obeys_rules(context: RuleContext, grid: Grid) -> BoolColumn:

@@ -5,14 +5,15 @@ from math import prod
 import pytest
 from time_worlds import cluster, device, gpt, llama, setting, world
 
-from costmodel.communication import communication
+from costmodel.communication import communication, communication_of_ranks
 from costmodel.models.parameters import model_tensors
 from costmodel.sharding import sharding_times
-from costmodel.specs import Communication
+from costmodel.specs import Communication, RecomputeSpec
 from costmodel.step import stage_parameters, step_times
 
 HIDDEN, LAYERS, LENGTH = 1024, 8, 1024
 BLOCK = LENGTH * HIDDEN * 2  # bytes of the activations of one sequence in bf16
+HALF = tuple(RecomputeSpec(kind=kind) for kind in ("none", "full", "none", "full"))
 EDGES = 2  # one collective of the embedding's output forward, one of the head's input gradient backward
 
 
@@ -261,3 +262,24 @@ def test_gloo_names_the_all_reduce_that_stands_for_a_reduce_scatter():
     entries = traffic(plan, runtime)
     assert entries["dp_shard", "reduce_scatter"].algorithm == "all_reduce"
     assert entries["dp_shard", "reduce_scatter"].bytes_per_rank == 2 * entries["dp_shard", "all_gather"].bytes_per_rank
+
+
+@pytest.mark.parametrize("runtime", ["torch", "megatron"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"pipeline_parallel_size": 4, "pipeline_schedule": "1f1b", "layers_per_stage": (1, 3, 2, 2)},
+        {"pipeline_parallel_size": 4, "pipeline_schedule": "1f1b", "recompute": HALF},
+        {"pipeline_parallel_size": 4, "pipeline_schedule": "interleaved_1f1b", "num_model_chunks": 2},
+        {"pipeline_parallel_size": 4, "pipeline_schedule": "zbv_zero_bubble", "num_model_chunks": 2},
+        {},
+    ],
+)
+def test_every_rank_is_told_its_own_traffic(runtime, sizes):
+    for tied in (True, False):
+        model = gpt(tied=tied)
+        plan, profile = world(runtime=runtime, model=model, tensor_parallel_size=2, num_micro_batches=8, **sizes)
+        prepared = setting(plan, profile)
+        alone = tuple(communication(prepared, rank) for rank in range(prepared.num_ranks))
+        assert communication_of_ranks(prepared) == alone
+        assert len(set(alone)) >= min(2, prepared.num_ranks)

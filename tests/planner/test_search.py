@@ -14,7 +14,7 @@ from costmodel.bounds import step_time_column, step_time_lower_bound
 from costmodel.build import build_plan
 from costmodel.estimate import estimate
 from costmodel.memory import grid_peak_bytes
-from costmodel.runtimes.grid import group_rows
+from costmodel.runtimes.grid import distinct_rows, group_rows
 from costmodel.runtimes.loader import load_runtime
 from costmodel.runtimes.rules import check, obeys_rules
 from costmodel.specs import Infeasible, Plan, Recommendation
@@ -286,6 +286,18 @@ def test_rows_are_grouped_by_equal_columns() -> None:
     for i in range(0, 200, 7):
         for j in range(200):
             assert (group[i] == group[j]) == (keys[i] == keys[j])
+
+
+@pytest.mark.parametrize("largest", [4, 1000, 1 << 40])
+def test_one_row_stands_for_all_that_agree(largest: int) -> None:
+    rng = np.random.default_rng(2)
+    columns = [rng.integers(0, 4, 300) * (largest // 4) for _ in range(3)]
+    rows, which = distinct_rows(columns)
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert [keys[row] for row in rows[which]] == keys
+    assert [keys[row] for row in rows] == sorted(set(keys))
+    assert [keys.index(keys[row]) for row in rows] == rows.tolist()
+    assert distinct_rows([np.zeros(0, dtype=np.int64)])[0].tolist() == []
 
 
 def test_zero_stages_1_and_2_are_one_answer_under_a_pipeline() -> None:
