@@ -120,7 +120,7 @@ class Tokens:
     @staticmethod
     def of(training: TrainingSpec, grid: Grid) -> Tokens:
         """The columns of a grid."""
-        length = ceil_div(np.full_like(grid.micro_batch_size, training.sequence_length), grid.context_parallel_size)
+        length = -(-training.sequence_length // grid.context_parallel_size)
         share = ceil_div(length, np.where(grid.sequence_parallel == 1, grid.tensor_parallel_size, 1))
         return Tokens(length * grid.micro_batch_size, share * grid.micro_batch_size)
 
@@ -128,7 +128,7 @@ class Tokens:
 def loss_tokens(training: TrainingSpec, grid: Grid) -> Column:
     """Tokens whose logits exist at once, equation (14); without chunks those of the micro-batch."""
     chunks = grid.context_parallel_size * training.loss_chunks
-    return ceil_div(np.full_like(chunks, training.sequence_length), chunks) * grid.micro_batch_size
+    return np.asarray(-(-training.sequence_length // chunks) * grid.micro_batch_size)
 
 
 def loss_bytes(training: TrainingSpec, grid: Grid, *, kept: Column, beside: Column) -> tuple[Column, Column]:
@@ -177,15 +177,17 @@ def torch_layer_bytes(
         kept=norms + inputs + attention.kept + copies + tensors * wide,
         attention_internals=attention.dropped,
         layer_input=compute * tokens.between * model.hidden_size,
-        policy_outputs=policy_outputs(model, group, training, grid, fusion=fusion),
+        policy_outputs=policy_outputs(model, group, training, grid, tokens, fusion=fusion),
         points=points,
-        output_gradients=_output_gradients(model, group, training, grid),
+        output_gradients=_output_gradients(model, group, training, grid, tokens),
     )
 
 
-def _output_gradients(model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid) -> Column:
+def _output_gradients(
+    model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, tokens: Tokens
+) -> Column:
     """Equation (15) of one layer."""
-    attention, feed_forward, tokens = group.attention, group.feed_forward, Tokens.of(training, grid)
+    attention, feed_forward = group.attention, group.feed_forward
     heads, key_heads = attention.num_attention_heads, attention.num_key_value_heads
     cut = (heads + 2 * key_heads + (heads + key_heads) * attention.qk_norm) * attention.head_dim
     cut += feed_forward.intermediate_size * (2 if feed_forward.gated else 1)
@@ -198,18 +200,20 @@ def _output_gradients(model: ModelSpec, group: LayerGroup, training: TrainingSpe
 
 
 def policy_outputs(
-    model: ModelSpec, group: LayerGroup, training: TrainingSpec, grid: Grid, *, fusion: KernelFusion = "none"
+    model: ModelSpec,
+    group: LayerGroup,
+    training: TrainingSpec,
+    grid: Grid,
+    tokens: Tokens,
+    *,
+    fusion: KernelFusion = "none",
 ) -> Column:
     """What per-operation recomputation keeps of a layer.
 
     Its input, the outputs of attention and of every second product: query, value, gate (or up), down (torchtitan,
     distributed/activation_checkpoint.py). A compiled layer drops the last one, which no backward needs.
     """
-    compute, tokens, attention = (
-        BYTES_PER_ELEMENT[training.precision.compute],
-        Tokens.of(training, grid),
-        group.attention,
-    )
+    compute, attention = BYTES_PER_ELEMENT[training.precision.compute], group.attention
     heads = 2 * attention.num_attention_heads + attention.num_key_value_heads
     cut = heads * attention.head_dim + group.feed_forward.intermediate_size
     hidden = (1 if fusion == "full" else 2) * tokens.between * model.hidden_size

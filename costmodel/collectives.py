@@ -39,7 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import Column
+from costmodel.memo import Content
+from costmodel.runtimes.grid import distinct_rows
 from costmodel.specs import ClusterSpec, LevelSpec
+
+_MOST_REMEMBERED = 512
+"""Groups of one call from which on their rates are not kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +129,26 @@ def group(
     """
     if (size == 1).all():
         return _alone(net, size)
+    lies = (size, stride, devices) if run is None or jump is None else (size, stride, devices, run, jump)
+    return _priced(net, *lies) if size.size > _MOST_REMEMBERED else _remembered(net, Content(*lies))
+
+
+@lru_cache(maxsize=1024)
+def _remembered(net: Network, lies: Content) -> Group:
+    """`_priced` of few groups: candidates that are priced one after another have many in common."""
+    return _priced(net, *lies.columns)
+
+
+def _priced(net: Network, size: Column, stride: Column, devices: Column, *runs: Column) -> Group:
+    """`group` of several members; ``runs`` are its ``run`` and ``jump``, or nothing."""
     rate = np.full(size.shape, np.inf)
     level = np.zeros(size.shape)
     ring, tree = np.zeros(size.shape), np.zeros(size.shape)
     members, exchange = np.ones(size.shape), np.zeros(size.shape)
     for index, unit in enumerate(net.unit[:-1]):
-        inside = _inside(size if run is None else run, stride, net.unit[index + 1])
-        if run is not None and jump is not None:
-            inside = inside * _inside(size / run, jump, net.unit[index + 1])
+        inside = _inside(runs[0] if runs else size, stride, net.unit[index + 1])
+        if runs:
+            inside = inside * _inside(size / runs[0], runs[1], net.unit[index + 1])
         inside = size if index == len(net.unit) - 2 else np.minimum(inside, size)
         units = np.maximum(1.0, np.ceil(inside / members))
         concurrent = np.maximum(1.0, np.minimum(unit, devices) / members)
@@ -243,7 +260,7 @@ def boundary_seconds(
     Args:
         net: the network.
         message_bytes: bytes each device sends, a column [n].
-        stride: devices per pipeline rank, a column [n].
+        stride: devices per pipeline rank, whole numbers in a column [n].
         ranks: pipeline ranks.
         pipelines: how many pipelines of ranks x stride devices lie one after another, a column [n]; None is one.
 
@@ -251,8 +268,11 @@ def boundary_seconds(
         Seconds [n, ranks].
     """
     seconds = np.zeros((len(stride), ranks))
+    beside = np.ones(len(stride)) if pipelines is None else pipelines
+    rows, like = distinct_rows([stride.astype(np.int64), beside.astype(np.int64)])
+    lies = Content(stride[rows], beside[rows])
     for index, unit in enumerate(net.unit[:-1]):
-        crosses = _crosses(unit, stride, ranks, np.ones(len(stride)) if pipelines is None else pipelines)
+        crosses = _crosses(unit, ranks, lies)[like]
         senders = np.minimum(stride, unit)[:, None]
         reached = np.minimum(net.rate[index], net.rate[index] * net.ports[index] / senders) * net.peer[index]
         cost = message_bytes[:, None] / reached + net.latency[index]
@@ -260,8 +280,10 @@ def boundary_seconds(
     return seconds
 
 
-def _crosses(unit: int, stride: Column, ranks: int, pipelines: Column) -> NDArray[np.bool_]:
-    """Whether a message from rank r to r + 1 leaves a unit in some pipeline [n, ranks]."""
+@lru_cache(maxsize=1024)
+def _crosses(unit: int, ranks: int, lies: Content) -> NDArray[np.bool_]:
+    """Whether a message from rank r to r + 1 leaves a unit in some pipeline [n, ranks]; ``lies``: their strides and number."""
+    stride, pipelines = lies.columns
     rank = np.arange(ranks)[None, :] * stride[:, None]
     last = stride[:, None] - 1.0
     length = ranks * stride

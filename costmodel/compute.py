@@ -24,6 +24,8 @@ from costmodel.specs import BYTES_PER_ELEMENT, DeviceSpec, InputError, Precision
 
 Column = NDArray[np.float64]
 
+_SMALLEST = float(np.finfo(np.float64).tiny)
+
 ALIGNMENT_ELEMENTS = 8
 """Tensor cores want 16-bit operands in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide)."""
 
@@ -178,8 +180,7 @@ def stream_seconds(ceiling: Roofline, moved_bytes: Column) -> Column:
 def smooth_maximum(first: Column, second: Column, sharpness: float) -> Column:
     """Equation (4): two limits that hide each other well but not perfectly near the crossover."""
     larger = np.maximum(first, second)
-    smaller = np.minimum(first, second)
-    ratio = np.divide(smaller, larger, out=np.zeros_like(larger), where=larger > 0)
+    ratio = np.minimum(first, second) / np.maximum(larger, _SMALLEST)
     return np.asarray(larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness))
 
 

@@ -115,6 +115,8 @@ def _ring_seconds(members: Group, message_bytes: Column) -> Column:
 def context_buffers(attention: AttentionSpec, training: TrainingSpec, grid: Grid) -> tuple[IntColumn, IntColumn]:
     """Bytes of one layer and micro-batch that are kept besides, and that its backward holds besides, equation (6)."""
     size, method = grid.context_parallel_size, grid.context_parallel_method
+    if (size == 1).all():
+        return np.zeros_like(size), np.zeros_like(size)
     element_bytes = BYTES_PER_ELEMENT[training.precision.compute]
     row = 2 * element_bytes * attention.head_dim * grid.micro_batch_size * -(-training.sequence_length // size)
     heads = np.maximum(1, attention.num_key_value_heads // grid.tensor_parallel_size)

@@ -65,7 +65,7 @@ def deepspeed_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
             }
         ],
     }
-    return RankMemory(phases, np.zeros_like(shard))
+    return RankMemory.of(phases)
 
 
 def _instants(inputs: Inputs, totals: RankTotals, held: Column) -> list[Terms]:

@@ -12,7 +12,7 @@ Sources: arXiv 2104.04473 section 2.2; Megatron-LM schedules.py and torch 2.13.0
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +20,33 @@ from numpy.typing import NDArray
 from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.schedules import micro_batches_per_round
 from costmodel.shard_sizes import Column
+from costmodel.specs import PipelineSchedule
 
 
 def in_flight(grid: Grid, rank: Column) -> Column:
     """Equations (1), (2) and (4): micro-batches of a chunk, all chunks together; no meaning where the backward is split."""
-    count, size, chunks = grid.num_micro_batches, grid.pipeline_parallel_size, grid.num_model_chunks
-    one_forward_one_backward = np.minimum(count, size - rank)
-    interleaved = np.minimum(
-        count * chunks, 2 * (size - rank - 1) + (chunks - 1) * grid_micro_batches_per_round(grid) + 1
-    )
-    by_schedule = {
-        "none": np.ones_like(count),
-        "naive": count,
-        "gpipe": count,
-        "1f1b": one_forward_one_backward,
-        "interleaved_1f1b": interleaved,
-        "looped_bfs": count * chunks,
-    }
-    return np.choose(grid.pipeline_schedule, [by_schedule.get(name, count) for name in SCHEDULES])
+    found = grid.num_micro_batches + np.zeros_like(rank)
+    for name, column in _OTHER_COUNTS.items():
+        rows = grid.pipeline_schedule == SCHEDULES.index(name)
+        if rows.any():
+            found = np.where(rows, column(grid, rank), found)
+    return found
+
+
+def _interleaved(grid: Grid, rank: Column) -> Column:
+    """Equation (2)."""
+    chunks, ranks_behind = grid.num_model_chunks, grid.pipeline_parallel_size - rank - 1
+    warmup = 2 * ranks_behind + (chunks - 1) * grid_micro_batches_per_round(grid)
+    return np.asarray(np.minimum(grid.num_micro_batches * chunks, warmup + 1))
+
+
+_OTHER_COUNTS: dict[PipelineSchedule, Callable[[Grid, Column], Column]] = {
+    "none": lambda grid, rank: np.ones_like(grid.num_micro_batches),
+    "1f1b": lambda grid, rank: np.minimum(grid.num_micro_batches, grid.pipeline_parallel_size - rank),
+    "interleaved_1f1b": _interleaved,
+    "looped_bfs": lambda grid, rank: grid.num_micro_batches * grid.num_model_chunks,
+}
+"""Equations (1), (2) and (4) of the schedules that do not keep all m micro-batches of one chunk."""
 
 
 def in_flight_of_chunk(grid: Grid, total: Column, chunk: int | Column) -> Column:
@@ -67,6 +76,6 @@ def rows_by_value(columns: Sequence[Column]) -> Iterator[tuple[tuple[int, ...], 
         return
     order = np.lexsort(columns)
     ordered = np.stack(columns, axis=1)[order]
-    first = np.flatnonzero(np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)]))
-    for key, rows in zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True):
-        yield tuple(key), rows
+    first = [0, *(1 + np.flatnonzero((ordered[1:] != ordered[:-1]).any(axis=1))).tolist()]
+    for key, start, stop in zip(ordered[first].tolist(), first, [*first[1:], len(order)], strict=True):
+        yield tuple(key), order[start:stop]

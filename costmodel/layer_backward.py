@@ -10,8 +10,8 @@ them, which may have kept everything, are freed:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,22 +20,50 @@ from costmodel.shard_sizes import Column
 from costmodel.stage_contents import Chunks, Part
 
 
-class LayerBackward(NamedTuple):
-    """What one layer keeps under its recomputation, what its backward makes again, its widest gradients and those of its weights
-    by then; ``freed``: what of the layer backward is through with, ``behind``: what the layers behind it in its chunk kept.
-    """
+@dataclass(frozen=True, slots=True)
+class LayerBackward:
+    """One layer under its recomputation: six columns, in one array [6, n] or [6, v, n]."""
 
-    kept: Column
-    recomputed: Column
-    backward: Column
-    formed: Column
-    freed: Column
-    behind: Column
+    columns: Column
+
+    @property
+    def kept(self) -> Column:
+        """What it keeps."""
+        return self.columns[0, ...]
+
+    @property
+    def recomputed(self) -> Column:
+        """What its backward makes again."""
+        return self.columns[1, ...]
+
+    @property
+    def backward(self) -> Column:
+        """Its widest gradients of activations."""
+        return self.columns[2, ...]
+
+    @property
+    def formed(self) -> Column:
+        """Gradients of its weights by then."""
+        return self.columns[3, ...]
+
+    @property
+    def freed(self) -> Column:
+        """What of the layer backward is through with."""
+        return self.columns[4, ...]
+
+    @property
+    def behind(self) -> Column:
+        """What the layers behind it in its chunk kept."""
+        return self.columns[5, ...]
 
     @property
     def needed(self) -> Column:
         """Bytes beside the activations in flight."""
         return self.recomputed + self.backward + self.formed - self.freed - self.behind
+
+    def before(self, behind: Column) -> LayerBackward:
+        """The same with layers that kept ``behind`` behind it."""
+        return LayerBackward(np.concatenate([self.columns[:5], behind[None]]))
 
 
 Modes = dict[int, list[LayerBackward]]
@@ -44,11 +72,12 @@ Modes = dict[int, list[LayerBackward]]
 def layer_modes(layers: Sequence[LayerBytes], chunks: Chunks) -> Modes:
     """Of every kind of layer, by the identity of a part's recompute column."""
     columns = {id(part.recompute): part.recompute for part in chunks.parts}
-    zero = np.zeros_like(chunks.exists)
-    return {
-        key: [LayerBackward(layer.kept_under(kind), *layer.working_set(kind), zero) for layer in layers]
-        for key, kind in columns.items()
-    }
+    return {key: [_mode(layer, kind) for layer in layers] for key, kind in columns.items()}
+
+
+def _mode(layer: LayerBytes, recompute: Column) -> LayerBackward:
+    kept = layer.kept_under(recompute)
+    return LayerBackward(np.array([kept, *layer.working_set(recompute), np.zeros_like(kept)]))
 
 
 def part_kept(part: Part, modes: Modes) -> Column:
@@ -71,11 +100,11 @@ def widest_backward(chunks: Chunks, modes: Modes) -> LayerBackward:
     """`RankTotals.widest` [n]: backward comes to the parts of a chunk from the last to the first."""
     behind, parts = np.zeros_like(chunks.exists), []
     for part in reversed(chunks.parts):
-        parts.append(widest_layer(part, modes)._replace(behind=behind))
+        parts.append(widest_layer(part, modes).before(behind))
         behind = behind + part_kept(part, modes)
     widest = reduce(_wider, parts)
     chunk = np.argmax(widest.needed, axis=0)
-    return LayerBackward(*(column[chunk, np.arange(len(chunk))] for column in widest))
+    return LayerBackward(widest.columns[:, chunk, np.arange(len(chunk))])
 
 
 def first_layer(chunks: Chunks, modes: Modes) -> LayerBackward:
@@ -84,24 +113,26 @@ def first_layer(chunks: Chunks, modes: Modes) -> LayerBackward:
     for part in reversed(chunks.parts[:-1]):
         holds = sum(count[0] for count in part.layers) > 0
         first = _first_chunk(widest_layer(part, modes))
-        found = LayerBackward(*(np.where(holds, a, b) for a, b in zip(first, found, strict=True)))
+        found = LayerBackward(np.where(holds, first.columns, found.columns))
     return found
 
 
 def _first_chunk(layer: LayerBackward) -> LayerBackward:
-    return LayerBackward(*(column[0] for column in layer))
+    return LayerBackward(layer.columns[:, 0])
 
 
 def widest_layer(part: Part, modes: Modes) -> LayerBackward:
     """The layer of a part whose backward needs most [v, n]."""
-    present = [
-        LayerBackward(*(column * (count > 0) for column in mode))
-        for mode, count in zip(modes[id(part.recompute)], part.layers, strict=True)
-    ]
-    return reduce(_wider, present)
+    kinds = zip(modes[id(part.recompute)], part.layers, strict=True)
+    return reduce(_wider, (LayerBackward(_of_chunks(mode) * (count > 0)) for mode, count in kinds))
+
+
+def _of_chunks(mode: LayerBackward) -> Column:
+    """Its columns [6, 1 or v, n]."""
+    return mode.columns if mode.columns.ndim == 3 else mode.columns[:, None]
 
 
 def _wider(one: LayerBackward, other: LayerBackward) -> LayerBackward:
     """Row by row, the one that needs more."""
     wider = other.needed > one.needed
-    return LayerBackward(*(np.where(wider, b, a) for a, b in zip(one, other, strict=True)))
+    return LayerBackward(np.where(wider, other.columns, one.columns))

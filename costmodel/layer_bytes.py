@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -56,20 +57,38 @@ class LayerBytes:
 
     def kept_under(self, recompute: Column) -> Column:
         """Bytes kept for each recompute kind (an index into `RECOMPUTE_KINDS`)."""
-        return np.choose(
-            recompute, [self.kept, self.kept - self.attention_internals, self.policy_outputs, self.layer_input]
+        return _by_kind(
+            recompute, self.kept, self.kept - self.attention_internals, self.policy_outputs, self.layer_input
         )
 
     def working_set(self, recompute: Column) -> WorkingSet:
         """Where backward needs most beside what is kept for each recompute kind."""
         zero, policy, whole = np.zeros_like(self.kept), self.kept - self.policy_outputs, self.kept - self.layer_input
-        sets = []
-        for point in self.points:
-            again = np.choose(recompute, [zero, self.attention_internals * point.in_attention, policy, whole])
-            ended = np.minimum(again, point.freed)
-            sets.append(WorkingSet(again - ended, zero + point.gradients, zero + point.formed, point.freed - ended))
-        widest = np.argmax([each.needed for each in sets], axis=0)
-        return WorkingSet(*(np.choose(widest, columns) for columns in zip(*sets, strict=True)))
+        elsewhere = _by_kind(recompute, zero, zero, policy, whole)
+        in_attention = _by_kind(recompute, zero, self.attention_internals, policy, whole)
+        sets = (
+            WorkingSet(
+                in_attention if point.in_attention else elsewhere,
+                point.gradients,
+                zero + point.formed,
+                zero + point.freed,
+            )
+            for point in self.points
+        )
+        widest = reduce(_wider, sets)
+        ended = np.minimum(widest.recomputed, widest.freed)
+        return widest._replace(recomputed=widest.recomputed - ended, freed=widest.freed - ended)
+
+
+def _by_kind(recompute: Column, *columns: Column) -> Column:
+    """Of every row the one of four columns [n] that the recompute kind ([n], [v, n] or [1]) names."""
+    return np.asarray(np.array(columns)[recompute, np.arange(len(columns[0]))])
+
+
+def _wider(one: WorkingSet, other: WorkingSet) -> WorkingSet:
+    """Row by row, the one that needs more."""
+    wider = other.needed > one.needed
+    return WorkingSet(*(np.where(wider, b, a) for a, b in zip(one, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.memo import Identical
 from costmodel.specs import LayerGroup, ModelSpec
 
 Counts = NDArray[np.int64]
@@ -28,17 +29,17 @@ class LayerKind(NamedTuple):
 
 def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     """The kinds of a model's layers, in the order of their first layers."""
-    return _sorted_out(_Identical(model.layers)).kinds
+    return _sorted_out(Identical(model.layers)).kinds
 
 
 def kind_of_layer(model: ModelSpec, index: Counts) -> Counts:
     """Which of `layer_kinds` the layers ``index`` (0-based, any shape) are of; the nearest layer's where there is none."""
-    return _sorted_out(_Identical(model.layers)).of_layers.take(index, mode="clip")
+    return _sorted_out(Identical(model.layers)).of_layers.take(index, mode="clip")
 
 
 def layers_of_kinds(model: ModelSpec, start: Counts, stop: Counts) -> tuple[Counts, ...]:
     """How many of the layers ``start`` to ``stop`` (of one shape, start <= stop) are of each of `layer_kinds`, equation (1)."""
-    before = _sorted_out(_Identical(model.layers)).before
+    before = _sorted_out(Identical(model.layers)).before
     return tuple(count.take(stop, mode="clip") - count.take(start, mode="clip") for count in before)
 
 
@@ -59,24 +60,11 @@ class _SortedOut(NamedTuple):
     before: Counts  # [kinds, layers + 1]
 
 
-class _Identical:
-    """Groups as a key that is found by identity: copies of a model share them, and hashing many specs takes long."""
-
-    def __init__(self, groups: tuple[LayerGroup, ...]) -> None:
-        self.groups = groups
-
-    def __hash__(self) -> int:
-        return id(self.groups)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identical) and self.groups is other.groups
-
-
 @lru_cache(maxsize=256)
-def _sorted_out(layers: _Identical) -> _SortedOut:
+def _sorted_out(layers: Identical[tuple[LayerGroup, ...]]) -> _SortedOut:
     alike: dict[LayerGroup, int] = {}
-    numbers = [alike.setdefault(group.model_copy(update={"count": 1}), len(alike)) for group in layers.groups]
-    of_layers = np.repeat(np.array(numbers, dtype=np.int64), [group.count for group in layers.groups])
+    numbers = [alike.setdefault(group.model_copy(update={"count": 1}), len(alike)) for group in layers.value]
+    of_layers = np.repeat(np.array(numbers, dtype=np.int64), [group.count for group in layers.value])
     held = of_layers == np.arange(len(alike))[:, None]
     kinds = tuple(
         LayerKind(group.model_copy(update={"count": int(one.sum())}), int(np.argmax(one)))

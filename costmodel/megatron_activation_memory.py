@@ -89,7 +89,7 @@ def megatron_layer_bytes(
         kept=norms_and_inputs + attention + copies + scores + feed_forward + masks - saved_inputs - saved_wide,
         attention_internals=scores,
         layer_input=compute * hidden,
-        policy_outputs=policy_outputs(model, group, training, grid),
+        policy_outputs=policy_outputs(model, group, training, grid, tokens),
         points=(
             Point((1 + gated) * wide + whole),
             Point(

@@ -72,7 +72,7 @@ def megatron_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
         "forward_backward": [{**state, "gathered_parameters": gathered, **terms} for terms in (loss, backward)],
         "optimizer": [{**state, "optimizer_temporaries": temporaries}],
     }
-    return RankMemory(phases, np.zeros_like(shard))
+    return RankMemory.of(phases)
 
 
 def _state(inputs: Inputs, totals: RankTotals) -> Terms:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +130,7 @@ def _grid_peaks(
 
 def _rank_peaks(memory: RankMemory) -> Column:
     """Equation (1) with the pools, row by row."""
-    sums = (total(terms) for instants in memory.phases.values() for terms in instants)
-    return np.asarray(reduce(np.maximum, sums) + memory.pooled)
+    return memory.peak + memory.pooled
 
 
 class RankBytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from costmodel.layer_backward import (
 from costmodel.layer_bytes import EndBytes, LayerBytes
 from costmodel.layer_kinds import layer_kinds
 from costmodel.runtimes.grid import Grid
-from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, grid_model_sizes
+from costmodel.shard_sizes import Column, ModelSizes, Sizes, grid_model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
     DeviceSpec,
@@ -42,26 +42,34 @@ from costmodel.specs import (
 )
 from costmodel.split_in_flight import fill_split_counts, recomputes_whole, runs_first_whole, splits_backward
 from costmodel.stage_contents import Chunks, RankContents
-from costmodel.state_memory import ChunkSizes, chunk_sizes, rank_sizes
+from costmodel.state_memory import ChunkSizes, chunk_sizes, gathered_elements, rank_sizes
 from costmodel.unshards import MOST_GATHERED, gathered_at_peak, gathered_chunks
 
 Terms = dict[str, Column]
 PhaseTerms = dict[Phase, list[Terms]]
 LayerModel = Callable[[ModelSpec, LayerGroup, TrainingSpec, Grid], LayerBytes]
 EndModel = Callable[[ModelSpec, TrainingSpec, Grid], EndBytes]
+_ELEMENTS = ("parameter", "compute", "reduce", "gradient", "state", "master")
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """One pipeline rank per row: terms of every phase at each instant that may be its largest, and the bytes that are
-    reserved for other streams besides.
+    """One pipeline rank per row: terms of every phase at each instant that may be its largest, their largest sum, and the bytes
+    that are reserved for other streams besides.
     """
 
     phases: PhaseTerms
+    peak: Column
     pooled: Column
 
+    @staticmethod
+    def of(phases: PhaseTerms) -> RankMemory:
+        """Without other streams."""
+        peak = reduce(np.maximum, (total(terms) for instants in phases.values() for terms in instants))
+        return RankMemory(phases, peak, np.zeros_like(peak))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Inputs:
     """What all pipeline ranks of a grid share: element sizes of the fullest device and bytes of activations.
 
@@ -81,8 +89,12 @@ class Inputs:
 
     def bytes_of(self, use: str) -> int:
         """Bytes per element of one of the precision's formats; 0 when there is no such copy."""
-        name = getattr(self.training.precision, use)
-        return BYTES_PER_ELEMENT[name] if name else 0
+        return self._element_bytes[use]
+
+    @cached_property
+    def _element_bytes(self) -> dict[str, int]:
+        named = {use: getattr(self.training.precision, use) for use in _ELEMENTS}
+        return {use: BYTES_PER_ELEMENT[name] if name else 0 for use, name in named.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +153,12 @@ def gather_inputs(
     end_model: EndModel,
 ) -> Inputs:
     """The tables for a grid."""
-    cut = Cut(grid.tensor_parallel_size, grid.shard_group_size)
     return Inputs(
         model=model,
         training=training,
         device=device,
         grid=grid,
-        sizes=grid_model_sizes(model, runtime, cut),
+        sizes=grid_model_sizes(model, runtime, grid),
         layers=tuple(layer_model(model, group, training, grid) for group, _ in layer_kinds(model)),
         end=end_model(model, training, grid),
         accounting=runtime.memory,
@@ -164,16 +175,18 @@ def rank_totals(inputs: Inputs, contents: RankContents) -> RankTotals:
     held = _held(inputs, contents, kept)
     received, sent = chunks.exists * (1 - chunks.embedding), chunks.exists * (1 - chunks.head)
     last, again = grid.num_model_chunks - 1, _regathered(inputs, contents)
+    sizes_of_last, several = chunk_sizes(inputs.model, inputs.sizes, chunks.pick(last)), len(chunks.exists) > 1
+    first = chunks.pick(np.zeros_like(last))
     head = chunks.head.max(axis=0)
     return RankTotals(
         rank=contents.rank,
         sizes=sizes,
         layer_sizes=layer_sizes,
-        last=chunk_sizes(inputs.model, inputs.sizes, chunks.pick(last)),
+        last=sizes_of_last,
         gathered=_gathered(inputs, contents, sizes.gathered),
         regathered=again[:3],
         forward_gathered=again[3],
-        first=chunk_sizes(inputs.model, inputs.sizes, chunks.pick(np.zeros_like(last))),
+        first=chunk_sizes(inputs.model, inputs.sizes, first) if several else sizes_of_last,
         in_flight=held.in_flight,
         split=held.split,
         micro_batch=kept[last, np.arange(len(last))],
@@ -197,7 +210,7 @@ def _gathered(inputs: Inputs, contents: RankContents, everything: Column) -> Col
     """`RankTotals.gathered`, from ``everything`` that the rank holds."""
     if (inputs.grid.num_model_chunks <= MOST_GATHERED).all():
         return everything
-    chunks = chunk_sizes(inputs.model, inputs.sizes, contents.chunks).total.gathered
+    chunks = gathered_elements(inputs.model, inputs.sizes, contents.chunks)
     return np.asarray(np.maximum((gathered_chunks(inputs.grid, contents.rank).T * chunks).sum(axis=0), chunks[0]))
 
 

@@ -166,7 +166,8 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents, *, one_stage:
     )
     schedule: PipelineSchedule = "none" if one_stage else SCHEDULES[int(grid.pipeline_schedule[0])]
     held = stages_of_ranks(schedule, num_ranks, num_chunks)
-    again = regathers(grid, held, schedule) * (problem.runtime.sharding == "fsdp2")
+    again = np.zeros((len(grid), held.size), dtype=np.int64)
+    again = regathers(grid, held, schedule) if problem.runtime.sharding == "fsdp2" else again
     return Setting(
         problem=problem,
         grid=grid,

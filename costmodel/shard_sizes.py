@@ -16,7 +16,7 @@ size of chunk 0); torch/distributed/tensor/placement_types.py (`Shard`); Megatro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layer_kinds import layer_kinds
+from costmodel.memo import Content, Identical
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
+from costmodel.runtimes.grid import Grid
 from costmodel.specs import ModelSpec, RuntimeProfile
 
 Column = NDArray[np.int64]
@@ -43,36 +45,49 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Elements that one device holds of a set of tensors (columns).
+    """Elements that one device holds of a set of tensors: five columns, in one array [5, n] or [5, v, n]."""
 
-    ``local``: after tensor parallelism, before sharding. ``padded`` and ``own``: the shard with and without FSDP2's
-    padding. ``gathered``: the padded shards of the whole group together. ``tensors``: their number.
-    """
+    columns: Column
 
-    local: Column
-    padded: Column
-    own: Column
-    gathered: Column
-    tensors: Column
+    @property
+    def local(self) -> Column:
+        """After tensor parallelism, before sharding."""
+        return self.columns[0, ...]
+
+    @property
+    def padded(self) -> Column:
+        """The shard with FSDP2's padding."""
+        return self.columns[1, ...]
+
+    @property
+    def own(self) -> Column:
+        """The shard without it."""
+        return self.columns[2, ...]
+
+    @property
+    def gathered(self) -> Column:
+        """The padded shards of the whole group together."""
+        return self.columns[3, ...]
+
+    @property
+    def tensors(self) -> Column:
+        """Number of tensors."""
+        return self.columns[4, ...]
 
     def __add__(self, other: Sizes) -> Sizes:
-        return Sizes(
-            self.local + other.local,
-            self.padded + other.padded,
-            self.own + other.own,
-            self.gathered + other.gathered,
-            self.tensors + other.tensors,
-        )
+        return Sizes(self.columns + other.columns)
+
+    def __sub__(self, other: Sizes) -> Sizes:
+        return Sizes(self.columns - other.columns)
 
     def times(self, count: Column | int) -> Sizes:
-        """``count`` such sets."""
-        return Sizes(
-            self.local * count, self.padded * count, self.own * count, self.gathered * count, self.tensors * count
-        )
+        """``count`` such sets, a number, [n] or [v, n]."""
+        each = self.columns[:, None] if np.ndim(count) == self.columns.ndim else self.columns
+        return Sizes(each * count)
 
     def take(self, rows: Column) -> Sizes:
         """The sets in ``rows``."""
-        return Sizes(self.local[rows], self.padded[rows], self.own[rows], self.gathered[rows], self.tensors[rows])
+        return Sizes(self.columns[:, rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,7 @@ def ceil_div(value: Column, divisor: Column | int) -> Column:
 def part_of(extent: Column | int, parts: Column, index: Column | int) -> Column:
     """Equation (1)."""
     chunk = ceil_div(np.asarray(extent, dtype=np.int64), parts)
-    return np.clip(extent - index * chunk, 0, chunk)
+    return np.minimum(np.maximum(extent - index * chunk, 0), chunk)
 
 
 def model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSizes:
@@ -125,12 +140,20 @@ def model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSiz
     )
 
 
-def grid_model_sizes(model: ModelSpec, runtime: RuntimeProfile, cut: Cut) -> ModelSizes:
-    """`model_sizes` of many rows: computed once for each of the few pairs of group sizes that they have."""
-    base = int(cut.shard_size.max(initial=0)) + 1
-    pairs, rows = np.unique(cut.tensor_parallel_size * base + cut.shard_size, return_inverse=True)
-    distinct = replace(cut, tensor_parallel_size=pairs // base, shard_size=pairs % base)
-    return model_sizes(model, runtime, distinct).take(rows)
+def grid_model_sizes(model: ModelSpec, runtime: RuntimeProfile, grid: Grid) -> ModelSizes:
+    """`model_sizes` of the fullest device of many rows: computed once for each of the few pairs of group sizes that they have."""
+    shards = grid.shard_group_size
+    base = int(shards.max(initial=0)) + 1
+    pairs, rows = np.unique(grid.tensor_parallel_size * base + shards, return_inverse=True)
+    distinct = Content(pairs // base, pairs % base)
+    return _sizes_of_pairs(Identical(model), Identical(runtime), distinct).take(rows)
+
+
+@lru_cache(maxsize=256)
+def _sizes_of_pairs(model: Identical[ModelSpec], runtime: Identical[RuntimeProfile], pairs: Content) -> ModelSizes:
+    """`model_sizes` of the fullest device; candidates that are priced again and again have the same few pairs."""
+    tensor_parallel_size, shard_size = pairs.columns
+    return model_sizes(model.value, runtime.value, Cut(tensor_parallel_size, shard_size))
 
 
 def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:
@@ -138,7 +161,7 @@ def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:
     held = tuple(tensors)
     zero = np.zeros_like(cut.tensor_parallel_size)
     if not held:
-        return Sizes(zero, zero, zero, zero, zero)
+        return Sizes(np.array([zero] * 5))
     stacked = _stacked(held)
     parts = np.where(stacked.is_cut, cut.tensor_parallel_size, 1)
     of_blocks = part_of(stacked.blocks, parts, stacked.is_cut * cut.tensor_parallel_index)
@@ -147,7 +170,7 @@ def tensors_sizes(tensors: Iterable[ParameterTensor], cut: Cut) -> Sizes:
     rest = np.where(stacked.along_rows, stacked.rest, stacked.rest * extent)
     padded = (ceil_div(rows, cut.shard_size) * rest).sum(axis=0)
     own = (part_of(rows, cut.shard_size, cut.shard_index) * rest).sum(axis=0)
-    return Sizes((rows * rest).sum(axis=0), padded, own, padded * cut.shard_size, zero + len(held))
+    return Sizes(np.array([(rows * rest).sum(axis=0), padded, own, padded * cut.shard_size, zero + len(held)]))
 
 
 class _Stacked(NamedTuple):

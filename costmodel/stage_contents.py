@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class Chunks:
     @property
     def num_layers(self) -> Column:
         """Layers of all kinds together."""
-        return np.asarray(np.sum(self.layers, axis=0, dtype=np.int64))
+        return reduce(np.add, self.layers)
 
     def pick(self, index: Column) -> Chunks:
         """One chunk a row [n], without its parts."""

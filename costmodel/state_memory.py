@@ -53,7 +53,7 @@ import numpy as np
 from costmodel.frequency import is_wrapped
 from costmodel.runtimes.grid import Grid
 from costmodel.schedules import Kind, rank_operations
-from costmodel.shard_sizes import Cut, ModelSizes, Sizes, model_sizes
+from costmodel.shard_sizes import Column, Cut, ModelSizes, Sizes, model_sizes
 from costmodel.specs import (
     BYTES_PER_ELEMENT,
     InputError,
@@ -112,12 +112,27 @@ def chunk_sizes(model: ModelSpec, sizes: ModelSizes, chunk: Chunks) -> ChunkSize
 
 def rank_sizes(model: ModelSpec, sizes: ModelSizes, chunks: Chunks) -> tuple[Sizes, Sizes]:
     """Sizes of everything in the chunks of a rank, and of their layers: `chunk_sizes` summed, with one product a part."""
-    counts = (column.sum(axis=0) for column in chunks.layers)
-    layers = reduce(Sizes.__add__, (size.times(count) for size, count in zip(sizes.layers, counts, strict=True)))
-    total = sizes.embedding.times(chunks.embedding.sum(axis=0)) + sizes.head.times(chunks.head.sum(axis=0)) + layers
+    layers, ends = _parts(model, sizes, chunks)
+    layer_sizes, total = (
+        reduce(Sizes.__add__, (size.times(count.sum(axis=0)) for size, count in parts)) for parts in (layers, ends)
+    )
+    return layer_sizes + total, layer_sizes
+
+
+def gathered_elements(model: ModelSpec, sizes: ModelSizes, chunks: Chunks) -> Column:
+    """`chunk_sizes` of chunks [v, n], the gathered elements of their totals alone."""
+    layers, ends = _parts(model, sizes, chunks)
+    return reduce(np.add, (size.gathered * count for size, count in (*layers, *ends)))
+
+
+def _parts(
+    model: ModelSpec, sizes: ModelSizes, chunks: Chunks
+) -> tuple[list[tuple[Sizes, Column]], list[tuple[Sizes, Column]]]:
+    """Parts of the model and how many of each a chunk holds: layers of every kind, and the ends of the model."""
+    ends = [(sizes.embedding, chunks.embedding), (sizes.head, chunks.head)]
     if model.tie_word_embeddings:
-        total += sizes.token_embedding.times((chunks.head * (1 - chunks.embedding)).sum(axis=0))
-    return total, layers
+        ends.append((sizes.token_embedding, chunks.head * (1 - chunks.embedding)))
+    return list(zip(sizes.layers, chunks.layers, strict=True)), ends
 
 
 def state_bytes(plan: Plan, runtime: RuntimeProfile, rank: int) -> dict[Instant, StateBytes]:

@@ -242,10 +242,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
         layers @ setting.table.layer_tensors
     ) + stack.collective_operations * once * layers.sum(axis=2)
     host = setting.per_rank(operations) * stack.host_operations * setting.ceiling.launch_seconds
-    if setting.ceiling.asynchronous:
-        local = smooth_maximum(device, np.broadcast_to(host, device.shape), stack.launch_sharpness)
-    else:
-        local = device + host
+    local = smooth_maximum(device, host, stack.launch_sharpness) if setting.ceiling.asynchronous else device + host
     return np.asarray(local + _norm_reduction(setting)[:, None])
 
 

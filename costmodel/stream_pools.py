@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -43,5 +44,5 @@ def pooled_bytes(instants: Sequence[Instant], *, gradients: Column, gather: Colu
         gather: largest size of the all-gather stream's pool.
     """
     computation = [each.allocated - each.gradients - each.gather for each in instants]
-    reserved = np.max(np.stack(computation), axis=0) + gradients + gather
-    return np.asarray(reserved - np.max(np.stack([each.allocated for each in instants]), axis=0))
+    reserved = reduce(np.maximum, computation) + gradients + gather
+    return reserved - reduce(np.maximum, (each.allocated for each in instants))

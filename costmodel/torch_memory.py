@@ -49,7 +49,7 @@ alive when was followed operation by operation; tests/costmodel/test_memory_torc
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -102,8 +102,8 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
     parameters = {"parameters": rank.totals.sizes.padded * inputs.bytes_of("parameter")}
     optimizer_state = {"optimizer_state": rank.optimizer_state}
     buffers = {"pipeline_buffers": rank.receive_buffers}
-    held = stage_masks(inputs.model, inputs.training.sequence_length, contents.chunks)
-    masks = {"attention_masks": held * (inputs.windows == "full_scores")}
+    windows = stage_masks(inputs.model, inputs.training.sequence_length, contents.chunks)
+    masks = {"attention_masks": windows * (inputs.windows == "full_scores")}
     moments = rank.all()
     lasting = {**parameters, **optimizer_state, **masks}
     step = {**parameters, "gradients": rank.after_step, **optimizer_state, **masks, **buffers}
@@ -112,26 +112,31 @@ def torch_rank_memory(inputs: Inputs, contents: RankContents) -> RankMemory:
         "forward_backward": [{**lasting, **each.terms} for each in moments],
         "optimizer": [step],
     }
-    pooled = rank.pooled(moments, total(lasting), total(step))
-    has_pools = inputs.accounting.stream_pools and inputs.device.kind != "cpu"
-    return RankMemory(phases, pooled if has_pools else np.zeros_like(pooled))
+    held, stepping = total(lasting), total(step)
+    sums = [total(each.terms) + held for each in moments]
+    peak = reduce(np.maximum, [*sums, stepping])
+    if inputs.accounting.stream_pools and inputs.device.kind != "cpu":
+        return RankMemory(phases, peak, rank.pooled(moments, sums, stepping))
+    return RankMemory(phases, peak, np.zeros_like(peak))
 
 
 class _Instants(TorchRank):
     """The instants of forward and backward, equations (0) to (5)."""
 
     def all(self) -> list[Moment]:
-        """Every instant that may be the peak."""
-        moments = [
-            self.start(),
-            self.forward(),
-            self.regather(),
-            self.loss(),
-            self.first_backward(),
-            self.first_reduction(),
-        ]
-        moments += [self._second(self.loss()), self._second(self.first_backward())]
-        return [*moments, self.second_layer(), self.merge(), self.last_backward(), *self.last_reductions()]
+        """Every instant that may be the peak of some row."""
+        piped, single = self.pipeline.any(), not self.pipeline.all()
+        loss, backward = self.loss(), self.first_backward()
+        moments = [loss]
+        moments += [self.start(), self.regather()] if self.reshards.any() else []
+        moments += [self.forward()] if self.reshards_chunks.any() else []
+        moments += [backward, self.first_reduction()]
+        moments += [self._second(loss), self._second(backward)] if piped else []
+        moments += [self.second_layer()] if single else []
+        moments += [self.merge()] if self.accumulates.any() else []
+        moments.append(self.last_backward())
+        moments += self._last_reductions() if single else []
+        return moments + self._pipeline_reductions() if piped else moments
 
     def _second(self, moment: Moment) -> Moment:
         """The same of the second micro-batch where all are in flight at the first: one less, beside the first's gradients."""
@@ -147,29 +152,22 @@ class _Instants(TorchRank):
             {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
         )
 
-    def _moment(self, *, before: bool, prefetched: Column | int = 0, late: Column | int = 0, **terms: Column) -> Moment:
+    def _moment(
+        self, *, before: bool, prefetched: Column | None = None, late: Column | None = None, **terms: Column
+    ) -> Moment:
         """Terms, with what lies in the pools of stream_pools.py; ``before``: no gradient of this micro-batch is reduced."""
-        early = self.shards * self.wrapped * self.reduced_each * self.totals.earlier
-        zero = np.zeros_like(self.shards)
-        return Moment(
-            {name: zero + term for name, term in terms.items()}, zero + (early if before else late), zero + prefetched
-        )
-
-    @cached_property
-    def _prefetched(self) -> Column:
-        """The part of a second gathered layer that a gather's buffer holds."""
-        sharded = self.wrapped * (self.grid.shard_group_size > 1) * self.inputs.bytes_of("compute")
-        return np.asarray(sharded * self.totals.last.last_layer.gathered * self.reshards)
+        reduced = self.early_shards if before else late
+        nothing = self.nothing
+        return Moment(terms, nothing if reduced is None else reduced, nothing if prefetched is None else prefetched)
 
     def start(self) -> Moment:
         """Equation (0)."""
         applies = self.reshards & (self.pipeline == 0)
         return self._moment(
             before=True,
-            prefetched=self._prefetched,
+            prefetched=self.prefetched,
             gradients=self.earlier_gradients,
             gathered_parameters=2 * self.gathered(1) * applies,
-            hierarchical_shards=self.second_shards * 0,
             communication_buffers=self.retained,
         )
 
@@ -202,14 +200,14 @@ class _Instants(TorchRank):
         chunked = self.inputs.training.loss_chunks > 1
         return self._moment(
             before=True,
-            prefetched=self._prefetched,
+            prefetched=self.prefetched,
             gradients=self.earlier_gradients + self.forming(self.head_side) * chunked,
-            activations=self.totals.in_flight,
-            logits=self.totals.logits,
             gathered_parameters=self.gathered(1),
             hierarchical_shards=self.second_shards,
             communication_buffers=self.retained,
+            activations=self.totals.in_flight,
             pipeline_buffers=self.pipeline_buffers,
+            logits=self.totals.logits,
         )
 
     def first_backward(self) -> Moment:
@@ -218,7 +216,7 @@ class _Instants(TorchRank):
         freed = np.where(self.split, -self.totals.split, self.totals.head_kept + widest.freed + widest.behind)
         return self._moment(
             before=True,
-            prefetched=self._prefetched,
+            prefetched=self.prefetched,
             gradients=self.earlier_gradients + self.forming(self.head_side) + self.formed(widest) * ~self.split,
             activations=np.maximum(0, self.totals.in_flight - freed),
             recompute_working_set=widest.recomputed,
@@ -237,7 +235,7 @@ class _Instants(TorchRank):
         whole = np.where(first == 1, layer.local * self.inputs.bytes_of("reduce"), self.forming(layer))
         return self._moment(
             before=True,
-            prefetched=self._prefetched,
+            prefetched=self.prefetched,
             gradients=self.earlier_gradients + self.forming(self.head_side) + whole,
             activations=np.maximum(0, self.totals.in_flight - self.totals.head_kept - self.totals.layer),
             gathered_parameters=self.gathered(1),
@@ -267,7 +265,7 @@ class _Instants(TorchRank):
         early = self.shards * self.reduced_each * totals.earlier + reduced
         return self._moment(
             before=False,
-            prefetched=self._prefetched,
+            prefetched=self.prefetched,
             late=early * self.wrapped * applies,
             **{name: term * applies for name, term in terms.items()},
         )
@@ -314,8 +312,8 @@ class _Instants(TorchRank):
             pipeline_buffers=self.pipeline_buffers,
         )
 
-    def last_reductions(self) -> list[Moment]:
-        """Equation (5): the root group's; of ZeRO 2 also that of an earlier micro-batch, which frees no gathered copies."""
+    def _last_reductions(self) -> list[Moment]:
+        """Equation (5) without one: the root group's; of ZeRO 2 also an earlier micro-batch's, which frees no gathered copies."""
         single = 1 - self.pipeline
         totals, root = self.totals, self.totals.last.root
         held = np.where(self.accumulates == 1, self.inputs.bytes_of("reduce"), self.inputs.bytes_of("compute"))
@@ -340,7 +338,6 @@ class _Instants(TorchRank):
                 communication_buffers=buffers * again,
                 gathered_parameters=self.gathered(1, np.zeros_like(self.reshards)) * again,
             ),
-            *self._pipeline_reductions(),
         ]
 
     def _reduction(self, sizes: Sizes, held: Column) -> tuple[Column, Column]:
@@ -354,7 +351,8 @@ class _Instants(TorchRank):
         totals, compute = self.totals, self.inputs.bytes_of("compute")
         wide = np.full_like(self.shards, self.inputs.bytes_of("reduce"))
         moments = []
-        for chunk, alone in ((totals.last, True), (totals.first, False)):
+        ends = [(totals.last, True), (totals.first, False)]
+        for chunk, alone in ends if self.alone.any() else ends[1:]:
             root = chunk.root if alone else self.roots
             group = np.where(root.tensors > 0, 1, 0)
             whole, buffers = self._reduction(root, wide)
@@ -378,17 +376,17 @@ class _Instants(TorchRank):
             )
         return moments
 
-    def pooled(self, moments: list[Moment], lasting: Column, step: Column) -> Column:
+    def pooled(self, moments: list[Moment], sums: list[Column], step: Column) -> Column:
         """stream_pools.py (3).
 
         Args:
             moments: of forward and backward.
-            lasting: bytes beside all of them.
+            sums: bytes at each of them.
             step: bytes in the optimizer step.
         """
         last, compute = self.totals.last, self.inputs.bytes_of("compute")
         shards = self.shards * self.wrapped
         sharded = self.wrapped * (self.grid.shard_group_size > 1) * compute
         gather = sharded * np.maximum(last.root.gathered, last.last_layer.gathered)
-        parts = [Instant(total(each.terms) + lasting, each.gradients, each.gather) for each in moments]
+        parts = [Instant(allocated, each.gradients, each.gather) for allocated, each in zip(sums, moments, strict=True)]
         return pooled_bytes([*parts, Instant(step, shards, np.zeros_like(step))], gradients=shards, gather=gather)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -71,6 +71,16 @@ class TorchRank:
     def shards(self) -> Column:
         """Reduced gradients."""
         return self.totals.sizes.padded * self.inputs.bytes_of("gradient")
+
+    @cached_property
+    def early_shards(self) -> Column:
+        """Those of earlier micro-batches."""
+        return self.shards * self.wrapped * self.reduced_each * self.totals.earlier
+
+    @cached_property
+    def nothing(self) -> Column:
+        """0 bytes."""
+        return np.zeros_like(self.shards)
 
     @property
     def after_step(self) -> Column:
@@ -193,6 +203,12 @@ class TorchRank:
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     @cached_property
+    def prefetched(self) -> Column:
+        """The part of a second gathered layer that a gather's buffer holds."""
+        sharded = self.wrapped * (self.grid.shard_group_size > 1) * self.inputs.bytes_of("compute")
+        return np.asarray(sharded * self.totals.last.last_layer.gathered * self.reshards)
+
+    @cached_property
     def second_shards(self) -> Column:
         """Equation (7)."""
         size = self.grid.hierarchical_partition_size
@@ -218,9 +234,7 @@ class TorchRank:
     @cached_property
     def roots(self) -> Sizes:
         """The root groups of all chunks; at most one holds anything, unless embedding and head are on one rank."""
-        everything, layers = self.totals.sizes, self.totals.layer_sizes
-        pairs = (getattr(everything, each.name) - getattr(layers, each.name) for each in fields(Sizes))
-        return Sizes(*pairs)
+        return self.totals.sizes - self.totals.layer_sizes
 
     def reduction_input(self, sizes: Sizes) -> Column:
         """Equation (8): the flat input of a group's reduction."""

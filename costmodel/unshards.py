@@ -49,12 +49,11 @@ def regathers(grid: Grid, held: NDArray[np.int64], schedule: PipelineSchedule) -
     ranks, chunks = held.shape
     if chunks <= MOST_GATHERED:
         return result
-    for micro_batches in np.unique(grid.num_micro_batches):
-        counts, after_backward = repeated_gathers(schedule, ranks, chunks, int(micro_batches))
-        rows = grid.num_micro_batches == micro_batches
-        stage = grid.zero_stage[:, None]
-        for zero, added in ((stage == 1) | (stage == 2), counts), (stage == 3, after_backward):
-            result[:, held.ravel()] += rows[:, None] * zero * added.ravel()
+    for micro_batches in set(grid.num_micro_batches[grid.zero_stage > 0].tolist()):
+        counts, after_backward = repeated_gathers(schedule, ranks, chunks, micro_batches)
+        by_stage = np.stack([np.zeros_like(counts), counts, counts, after_backward]).reshape(4, -1)
+        rows = np.flatnonzero(grid.num_micro_batches == micro_batches)
+        result[rows[:, None], held.ravel()] = by_stage[grid.zero_stage[rows]]
     return result
 
 
@@ -93,9 +92,7 @@ def gathered_at_peak(grid: Grid, rank: Counts, *, whole: Counts, begun: Sequence
         schedule, ranks, chunks, micro_batches, one = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches, rounds=_ROUNDS_OF_PEAKS)
         full, *others = (part[:chunks, rows] for part in parts)
-        backward, forward = (
-            _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one, each) for each in (False, True)
-        )
+        backward, forward = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one)
         before = backward[:, :chunks] @ full
         for kind, part in enumerate(others[:-1]):
             result[kind, rows] = (before + backward[:, chunks:] @ part).max(axis=0)
@@ -151,29 +148,32 @@ def _first_chunks(
     return gathered
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def _held_at_peak(
-    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, rank: int, forward: bool
-) -> Counts:
-    """Equation (3) of one rank: chunks that are whole, and the one that is begun, at every such instant [q, 2 v].
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, rank: int
+) -> tuple[Counts, Counts]:
+    """Equation (3) of one rank: chunks that are whole, and the one that is begun, at every such instant [q, 2 v], of backwards
+    and of forwards.
 
     Where a backward has ended at another instant, the first one is left out.
     """
     ((kind, chunk),) = _orders(schedule, num_ranks, num_chunks, num_micro_batches, only=(rank,))
-    flying = np.cumsum(np.where(kind == Kind.FORWARD, 1, -1))
-    of_forwards = (kind == Kind.FORWARD) & (flying == flying.max())
-    of_backwards = (kind == Kind.BACKWARD) & (flying + 1 == flying.max())
-    some = np.flatnonzero(of_forwards if forward else of_backwards)
-    some = some[min(1, len(some) - 1) :]
-    instants = _gathered_before(kind, chunk, num_chunks)[some]
-    if forward:  # freed layer by layer
-        instants[np.arange(len(some)), chunk[some]] = 0
-        instants[np.arange(len(some)), num_chunks + chunk[some]] = 1
-    return np.unique(instants, axis=0)
+    runs_forward = kind == Kind.FORWARD
+    flying = np.cumsum(np.where(runs_forward, 1, -1))
+    most = flying.max()
+    backwards = np.flatnonzero((kind == Kind.BACKWARD) & (flying == most - 1))
+    forwards = np.flatnonzero(runs_forward & (flying == most))
+    backwards, forwards = (some[min(1, len(some) - 1) :] for some in (backwards, forwards))
+    at_backwards, at_forwards = _gathered_before(runs_forward, chunk, num_chunks, (backwards, forwards))
+    each, own = np.arange(len(forwards)), chunk[forwards]
+    at_forwards[each, own], at_forwards[each, num_chunks + own] = 0, 1  # freed layer by layer
+    return _distinct(at_backwards), _distinct(at_forwards)
 
 
-def _gathered_before(kind: Counts, chunk: Counts, num_chunks: int) -> Counts:
-    """Chunks that are whole before every operation of a rank, and the one that is gathered by it [operations, 2 v].
+def _gathered_before(
+    runs_forward: NDArray[np.bool_], chunk: Counts, num_chunks: int, some: Sequence[Counts]
+) -> list[Counts]:
+    """Chunks that are whole before ``some`` operations of a rank, and the one that is gathered by each [operations, 2 v].
 
     A chunk is among the next ones (active) without a break from some operation to its own next one, and is whole all that while,
     but for the time after a forward of its own.
@@ -181,19 +181,23 @@ def _gathered_before(kind: Counts, chunk: Counts, num_chunks: int) -> Counts:
     count, chunks = len(chunk), np.arange(num_chunks)
     at = np.where(chunk[:, None] == chunks, np.arange(count)[:, None], 2 * count)
     following = np.minimum.accumulate(at[::-1], axis=0)[::-1]  # of every chunk, from an operation on
+    active = following < count
     if num_chunks > MOST_GATHERED:
-        third = np.partition(following, MOST_GATHERED - 1, axis=1)[:, MOST_GATHERED - 1 : MOST_GATHERED]
-        active = (following <= third) & (following < count)
-    else:
-        active = following < count
-    last = np.full((count, num_chunks), -1)  # before an operation
-    last[1:] = np.maximum.accumulate(np.where(at < count, at, -1), axis=0)[:-1]
-    without_break = (last >= 0) & active[np.minimum(last + 1, count - 1), chunks]
-    flags = np.zeros((count, 2 * num_chunks), dtype=np.int64)
-    flags[:, :num_chunks] = active & ~(without_break & (kind[last] == Kind.FORWARD))
-    each = np.arange(count)
-    flags[each, num_chunks + chunk] = 1 - flags[each, chunk]
-    return flags
+        active &= following <= np.partition(following, MOST_GATHERED - 1, axis=1)[:, MOST_GATHERED - 1 : MOST_GATHERED]
+    used = np.maximum.accumulate(np.where(at < count, at, -1), axis=0)
+    found = []
+    for each in some:
+        last = np.where(each[:, None] > 0, used[each - 1], -1)
+        without_break = (last >= 0) & active[np.minimum(last + 1, count - 1), chunks]
+        whole = active[each] & ~(without_break & runs_forward[last])
+        found.append(np.concatenate([whole, (chunk[each, None] == chunks) & ~whole], axis=1).astype(np.int64))
+    return found
+
+
+def _distinct(flags: Counts) -> Counts:
+    """Rows of 0 and 1 that differ."""
+    first = {row.tobytes(): index for index, row in enumerate(np.packbits(flags, axis=1))}
+    return flags[list(first.values())]
 
 
 def _orders(

@@ -91,11 +91,12 @@ class Grid:
 
     def take(self, index: NDArray[np.bool_] | IntColumn) -> Grid:
         """The rows that a mask or an index array selects."""
-        return Grid(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        rows = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        return Grid(**{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def parallel(self, row: int) -> ParallelConfig:
         """Row ``row`` as a spec."""
-        value = {field.name: int(getattr(self, field.name)[row]) for field in fields(self)}
+        value = {name: int(getattr(self, name)[row]) for name in _COLUMNS}
         del value["recompute"], value["axis_order"]
         schedule = SCHEDULES[value.pop("pipeline_schedule")]
         hierarchical = value.pop("hierarchical_partition_size") or None
@@ -140,8 +141,9 @@ class Grid:
         return Grid.from_parallel(plan.parallel, kind, plan.axis_order)
 
 
+_COLUMNS = tuple(field.name for field in fields(Grid))
 _WORDS = {"pipeline_schedule", "recompute", "context_parallel_method", "axis_order"}
-_PLAIN = tuple(field.name for field in fields(Grid) if field.name not in _WORDS)
+_PLAIN = tuple(name for name in _COLUMNS if name not in _WORDS)
 
 
 def group_rows(columns: Sequence[IntColumn]) -> IntColumn:
