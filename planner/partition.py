@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bounds import ROUNDING
-from planner.stage_table import Cube, IntArray, StageTable, steps
+from planner.stage_table import Cube, IntArray, StageTable
 
 Matrix = NDArray[np.float64]
 
@@ -42,30 +42,35 @@ def best_partitions(table: StageTable, micro_batches: IntArray, schedule: str) -
     costs = Costs(table, micro_batches.astype(np.float64)[:, None], schedule).all()
     lower, _ = _shortest(table, costs, np.maximum)
     most = (lower * (1.0 + 1e-9))[:, None]
-    masked = [[np.where(cost <= most, cost, np.inf) for cost in stage] for stage in costs]
-    _, choices = _shortest(table, masked, np.add)
+    _, choices = _shortest(table, [np.where(cost <= most, cost, np.inf) for cost in costs], np.add)
     return Partitions(lower * (1.0 - ROUNDING), _lengths(choices, np.isfinite(lower)))
 
 
 def least_slowest(table: StageTable, seconds: Cube) -> Matrix:
     """The least over all boundaries of the largest ``seconds`` [n, R, p] of a stage; [n]."""
-    ranks = seconds.shape[2]
-    costs = [[_at(table, seconds, run, rank) for _, _, run in steps(table.runs)] for rank in range(ranks)]
+    costs = [_at(table, seconds, table.runs.places[2], rank) for rank in range(seconds.shape[2])]
     return _shortest(table, costs, np.maximum)[0]
 
 
-def least_behind(table: StageTable, costs: list[list[Matrix]]) -> list[Matrix]:
+def least_behind(table: StageTable, costs: list[Matrix]) -> list[Matrix]:
     """The least that the largest cost of the ranks from each on can be, by their first layer [n, L + 1]; one more of no ranks."""
-    depth = table.runs.of.shape[1]
-    worst = [np.full((len(table.forward), depth + 1), np.inf)]
-    worst[0][:, depth] = -np.inf
-    for stage in reversed(costs):
-        before = np.full_like(worst[0], np.inf)
-        for (length, first, _), cost in zip(steps(table.runs), stage, strict=True):
-            reached = np.maximum(worst[0][:, first + length], cost)
-            before[:, first] = np.minimum(before[:, first], reached)
-        worst.insert(0, before)
+    worst = [_only(table, last=True, value=-np.inf)]
+    for cost in reversed(costs):
+        worst.insert(0, _before(table, np.maximum(worst[0][:, table.runs.places[1]], cost)))
     return worst
+
+
+def _only(table: StageTable, *, last: bool, value: float) -> Matrix:
+    """Infinite at all boundaries but before the first layer or behind the last one [n, L + 1]."""
+    result = np.full((len(table.forward), table.runs.of.shape[1] + 1), np.inf)
+    result[:, -1 if last else 0] = value
+    return result
+
+
+def _before(table: StageTable, reached: Matrix) -> Matrix:
+    """The least of places [n, T] by their first layer [n, L + 1]."""
+    least = table.runs.by_start(reached).min(axis=1)
+    return np.concatenate([least, np.full((len(least), 1), np.inf)], axis=1)
 
 
 def _at(table: StageTable, seconds: Cube, run: IntArray, rank: int) -> Matrix:
@@ -73,22 +78,14 @@ def _at(table: StageTable, seconds: Cube, run: IntArray, rank: int) -> Matrix:
     return np.where(table.allowed[:, run, rank], seconds[:, run, rank], np.inf)
 
 
-def _shortest(table: StageTable, costs: list[list[Matrix]], join: np.ufunc) -> tuple[Matrix, list[IntArray]]:
+def _shortest(table: StageTable, costs: list[Matrix], join: np.ufunc) -> tuple[Matrix, list[IntArray]]:
     """Least joined costs of all stages [n], and for every rank the length of its stage by where it ends [n, L + 1]."""
-    depth = table.runs.of.shape[1]
-    best = np.full((len(table.forward), depth + 1), np.inf)
-    best[:, 0] = 0.0 if join is np.add else -np.inf
-    choices = []
-    for stage in costs:
-        after, choice = np.full_like(best, np.inf), np.zeros(best.shape, dtype=np.int64)
-        for (length, first, _), cost in zip(steps(table.runs), stage, strict=True):
-            reached = join(best[:, first], cost)
-            better = reached < after[:, first + length]
-            after[:, first + length] = np.where(better, reached, after[:, first + length])
-            choice[:, first + length] = np.where(better, length, choice[:, first + length])
-        best = after
-        choices.append(choice)
-    return best[:, depth], choices
+    best, choices = _only(table, last=False, value=0.0 if join is np.add else -np.inf), []
+    for cost in costs:
+        reached = table.runs.by_end(join(best[:, table.runs.places[0]], cost))
+        best = reached.min(axis=1)
+        choices.append(reached.argmin(axis=1) + 1)
+    return best[:, -1], choices
 
 
 def _lengths(choices: list[IntArray], possible: NDArray[np.bool_]) -> IntArray:
@@ -124,17 +121,16 @@ class Costs:
         last = np.where(table.allowed[:, :, 0], follows, np.inf).min(axis=1)[:, None]
         self.ends = (first, last, least_slowest(table, table.optimizer)[:, None])
 
-    def all(self) -> list[list[Matrix]]:
-        """Cost of every rank and length, [n, starts] each."""
-        ranks = self.table.forward.shape[2]
-        return [[self._cost(rank, *step, ends=self.ends) for step in steps(self.table.runs)] for rank in range(ranks)]
+    def all(self) -> list[Matrix]:
+        """Cost of every rank at all places, [n, T] each."""
+        return [self._cost(rank, *self.table.runs.places, ends=self.ends) for rank in range(self.table.forward.shape[2])]
 
     def one(self, rank: int, length: int, first: int, run: int, *, before: float, down: float) -> float:
         """Equation (3) of the first candidate, one rank and run, with the sums of the ranks before as they are."""
         cost = self._cost(
             rank,
-            length,
             np.array([first]),
+            np.array([first + length]),
             np.array([run]),
             ends=self.ends,
             real=(np.array([[before]]), np.array([[down]])),
@@ -144,18 +140,18 @@ class Costs:
     def _cost(
         self,
         rank: int,
-        length: int,
         first: IntArray,
+        end: IntArray,
         run: IntArray,
         *,
         ends: tuple[Matrix, Matrix, Matrix],
         real: tuple[Matrix, Matrix] | None = None,
     ) -> Matrix:
-        """Equation (3) of one rank and length; ``real``: P and P' as they are, where they are known."""
+        """Equation (3) of one rank at some places; ``real``: P and P' as they are, where they are known."""
         table, (start, last, slowest) = self.table, ends
         forward, backward = table.forward[:, run, rank], table.backward[:, run, rank]
         after, optimizer = table.after[:, run, rank], table.optimizer[:, run, rank]
-        behind = self.behind[rank + 1][:, first + length]
+        behind = self.behind[rank + 1][:, end]
         before, down = real or (self.before[rank][:, first], self.down[rank][:, first])
         possible = table.allowed[:, run, rank] & np.isfinite(before) & np.isfinite(behind)
         behind, before = np.where(possible, behind, 0.0), np.where(possible, before, 0.0)
@@ -184,28 +180,18 @@ class Costs:
 
     def _sums(self, seconds: Cube, messages: Matrix) -> list[Matrix]:
         """Least sums of the ranks before each and of the messages to it."""
-        table, ranks = self.table, seconds.shape[2]
-        depth = table.runs.of.shape[1]
-        sums = [np.full((len(seconds), depth + 1), np.inf)]
-        sums[0][:, 0] = 0.0
-        for rank in range(ranks - 1):
-            after = np.full_like(sums[0], np.inf)
-            for length, first, run in steps(table.runs):
-                reached = sums[-1][:, first] + _at(table, seconds, run, rank) + messages[:, rank : rank + 1]
-                after[:, first + length] = np.minimum(after[:, first + length], reached)
-            sums.append(after)
+        table, (first, _, run) = self.table, self.table.runs.places
+        sums = [_only(table, last=False, value=0.0)]
+        for rank in range(seconds.shape[2] - 1):
+            reached = sums[-1][:, first] + _at(table, seconds, run, rank) + messages[:, rank : rank + 1]
+            sums.append(table.runs.by_end(reached).min(axis=1))
         return sums
 
     def _sums_behind(self, seconds: Cube, messages: Matrix) -> list[Matrix]:
         """Least sums of the ranks from each on and of the messages to it; one more, of no ranks, at the end."""
-        table, ranks = self.table, seconds.shape[2]
-        depth = table.runs.of.shape[1]
-        sums = [np.full((len(seconds), depth + 1), np.inf)]
-        sums[0][:, depth] = 0.0
-        for rank in range(ranks - 1, 0, -1):
-            before = np.full_like(sums[0], np.inf)
-            for length, first, run in steps(table.runs):
-                reached = sums[0][:, first + length] + _at(table, seconds, run, rank) + messages[:, rank - 1 : rank]
-                before[:, first] = np.minimum(before[:, first], reached)
-            sums.insert(0, before)
+        table, (_, end, run) = self.table, self.table.runs.places
+        sums = [_only(table, last=True, value=0.0)]
+        for rank in range(seconds.shape[2] - 1, 0, -1):
+            reached = sums[0][:, end] + _at(table, seconds, run, rank) + messages[:, rank - 1 : rank]
+            sums.insert(0, _before(table, reached))
         return [sums[0], *sums]

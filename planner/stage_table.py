@@ -11,8 +11,8 @@ costmodel.completions prices one run on all ranks at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +30,48 @@ Cube = NDArray[np.float64]
 Allowed = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Runs:
     """The different runs of layers of a model, shortest first.
 
     ``start`` and ``length`` [R]: where a run first occurs. ``of`` [longest, L]: which run ``length - 1`` and the first layer
-    make; -1 beyond the last layer.
+    make; -1 beyond the last layer. A place is where a run may lie; there are T of them.
     """
 
     start: IntArray
     length: IntArray
     of: IntArray
+
+    @cached_property
+    def places(self) -> tuple[IntArray, IntArray, IntArray]:
+        """First layer, first layer behind and run of every place [T], shortest runs first."""
+        row, first = np.nonzero(self.of >= 0)
+        return first, first + row + 1, self.of[row, first]
+
+    def by_start(self, values: Cube) -> Cube:
+        """Values of places [n, T] by length and first layer [n, longest, L], infinite where there is no place."""
+        return self._spread(values, self._of_start)
+
+    def by_end(self, values: Cube) -> Cube:
+        """The same by length and first layer behind [n, longest, L + 1]."""
+        return self._spread(values, self._of_end)
+
+    def _spread(self, values: Cube, place: IntArray) -> Cube:
+        return np.concatenate([values, np.full((len(values), 1), np.inf)], axis=1)[:, place]
+
+    @cached_property
+    def _of_start(self) -> IntArray:
+        place = np.full(self.of.shape, -1)
+        place[self.of >= 0] = np.arange(len(self.places[0]))
+        return place
+
+    @cached_property
+    def _of_end(self) -> IntArray:
+        longest, depth = self.of.shape
+        place = np.full((longest, depth + 1), -1)
+        first, end, _ = self.places
+        place[end - first - 1, end] = np.arange(len(end))
+        return place
 
 
 def find_runs(model: ModelSpec, longest: int, shortest: int = 1) -> Runs:
@@ -147,24 +178,12 @@ def _all_runs(problem: Problem, grid: Grid, window: float) -> tuple[Runs, StepTi
 
 def _window(runs: Runs, passes: Cube, window: float) -> Allowed:
     """Equation (2) [n, R, p]."""
-    ranks = passes.shape[2]
+    first, _, run = runs.places
     slowest = np.full((len(passes), runs.of.shape[1] + 1), np.inf)
     slowest[:, 0] = 0.0
-    for rank in range(ranks):
-        after = np.full_like(slowest, np.inf)
-        for length, first, run in steps(runs):
-            worst = np.maximum(slowest[:, first], passes[:, run, rank])
-            after[:, first + length] = np.minimum(after[:, first + length], worst)
-        slowest = after
+    for rank in range(passes.shape[2]):
+        slowest = runs.by_end(np.maximum(slowest[:, first], passes[:, run, rank])).min(axis=1)
     return np.asarray(passes <= (1.0 + window) * (1.0 + 1e-12) * slowest[:, -1][:, None, None])
-
-
-def steps(runs: Runs) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Length, first layers where a run of it may start, and which runs these are."""
-    for index, row in enumerate(runs.of):
-        first = np.flatnonzero(row >= 0)
-        if len(first):
-            yield index + 1, first, row[first]
 
 
 def _fewest(
