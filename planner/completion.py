@@ -38,8 +38,8 @@ from planner.branching import Branching
 from planner.count_relaxation import Means
 from planner.count_solving import CountSolving
 from planner.given_stages import GivenStages
-from planner.partition import Costs, best_partitions
-from planner.stage_table import StageTable, stages_of_lengths, tabulate
+from planner.partition import Costs, best_partitions, least_with_room
+from planner.stage_table import StageTable, Window, find_window, stages_of_lengths, tabulate
 
 _TOGETHER = 64
 IntArray = NDArray[np.int64]
@@ -124,7 +124,7 @@ class Completer:
         ((_, completer),) = self._alike(one)
         if completer.counts == "uniform" and one.recompute[0]:
             return None
-        table = completer._table(one, completer.counts)
+        table = completer._table(one, find_window(self._problem, one), completer.counts)
         costs = Costs(table, one.num_micro_batches.astype(np.float64)[:, None], _schedule(one))
 
         def evaluate(lengths: IntArray) -> Column:
@@ -187,30 +187,43 @@ class Completer:
             parts += [(rows, completer) for rows in np.array_split(same, -(-len(same) // _TOGETHER))]
         return parts
 
-    def _table(self, grid: Grid, counts: str | int) -> StageTable:
-        return tabulate(self._problem, grid, capacity_bytes=self.capacity_bytes, counts=counts)
+    def _table(self, grid: Grid, window: Window, counts: str | int) -> StageTable:
+        return tabulate(self._problem, grid, window, capacity_bytes=self.capacity_bytes, counts=counts)
 
     def _partitioned(self, grid: Grid) -> Refined:
-        """All boundaries of the window; with one number of recomputed layers for all stages, number by number."""
-        found = Refined.nothing(len(grid), int(grid.pipeline_parallel_size[0]))
+        """All boundaries of the window; with one number of recomputed layers for all stages, number by number.
+
+        A step takes longer with every further layer, so numbers end where no boundaries are faster than what was found even if
+        all fitted.
+        """
+        found, window = (
+            Refined.nothing(len(grid), int(grid.pipeline_parallel_size[0])),
+            find_window(self._problem, grid),
+        )
         if self.counts != "uniform":
-            self._choose(grid, self._table(grid, self.counts), found)
+            self._choose(grid, self._table(grid, window, self.counts), found)
             return found
-        number, most = 0, 1 if (grid.recompute > 0).any() else 0
-        while number <= most:
-            table = self._table(grid, number)
-            self._choose(grid, table, found)
-            number, most = number + 1, most and int(table.runs.length.max())
+        most = int(window.runs.length.max()) if (grid.recompute > 0).any() else 0
+        for number in range(most + 1):
+            table = self._table(grid, window, number)
+            if np.all(table.allowed.any(axis=1), axis=1).any():
+                self._choose(grid, table, found)
+            if np.isfinite(found.seconds).all():
+                least = least_with_room(table, grid.num_micro_batches, _schedule(grid))
+                if (least >= found.seconds).all():
+                    break
         return found
 
     def _choose(self, grid: Grid, table: StageTable, found: Refined) -> None:
         """The fastest of boundaries that reach the bound and of the even split."""
         bound = best_partitions(table, grid.num_micro_batches, _schedule(grid))
+        found.lower[:] = np.minimum(found.lower, bound.lower)
+        if not (bound.lower < found.seconds).any():
+            return
         ranks = int(grid.pipeline_parallel_size[0])
         even = np.array(even_split(self.context.model.num_hidden_layers, ranks))
         for lengths in (bound.lengths, np.broadcast_to(even, bound.lengths.shape)):
             self._try(grid, table, lengths, found)
-        found.lower[:] = np.minimum(found.lower, bound.lower)
 
     def _try(self, grid: Grid, table: StageTable, lengths: IntArray, found: Refined) -> None:
         """Evaluate boundaries [n, p] where the table allows them; lengths of 0 are none."""

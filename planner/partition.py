@@ -16,7 +16,7 @@ c the messages:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,13 @@ def best_partitions(table: StageTable, micro_batches: IntArray, schedule: str) -
     most = (lower * (1.0 + 1e-9))[:, None]
     _, choices = _shortest(table, [np.where(cost <= most, cost, np.inf) for cost in costs], np.add)
     return Partitions(lower * (1.0 - ROUNDING), _lengths(choices, np.isfinite(lower)))
+
+
+def least_with_room(table: StageTable, micro_batches: IntArray, schedule: str) -> Matrix:
+    """Equation (4) of every candidate if all stages of its window fitted [n]."""
+    roomy = replace(table, allowed=table.inside)
+    costs = Costs(roomy, micro_batches.astype(np.float64)[:, None], schedule).all()
+    return np.asarray(_shortest(roomy, costs, np.maximum)[0] * (1.0 - ROUNDING))
 
 
 def least_slowest(table: StageTable, seconds: Cube) -> Matrix:
@@ -123,7 +130,9 @@ class Costs:
 
     def all(self) -> list[Matrix]:
         """Cost of every rank at all places, [n, T] each."""
-        return [self._cost(rank, *self.table.runs.places, ends=self.ends) for rank in range(self.table.forward.shape[2])]
+        return [
+            self._cost(rank, *self.table.runs.places, ends=self.ends) for rank in range(self.table.forward.shape[2])
+        ]
 
     def one(self, rank: int, length: int, first: int, run: int, *, before: float, down: float) -> float:
         """Equation (3) of the first candidate, one rank and run, with the sums of the ranks before as they are."""

@@ -93,7 +93,7 @@ def find_runs(model: ModelSpec, longest: int, shortest: int = 1) -> Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTable:
-    """n candidates, R runs, p ranks. Seconds [n, R, p]; ``allowed``: in the window, and fits with ``recomputed`` layers.
+    """n candidates, R runs, p ranks. Seconds [n, R, p] with ``recomputed`` layers; ``inside`` the window, ``allowed``: fits too.
 
     ``transfer`` [n, p]: messages; ``clips``: as in `StepTimes`.
     """
@@ -104,28 +104,36 @@ class StageTable:
     start: Cube
     after: Cube
     optimizer: Cube
+    inside: Allowed
     allowed: Allowed
     recomputed: IntArray
     transfer: NDArray[np.float64]
     clips: bool
 
 
-def tabulate(
-    problem: Problem, grid: Grid, *, capacity_bytes: float, counts: str | int, window: float = WINDOW
-) -> StageTable:
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Runs of which some are ``inside`` [n, R, p] equation (2), and their times without recomputation."""
+
+    runs: Runs
+    times: StepTimes
+    inside: Allowed
+
+
+def tabulate(problem: Problem, grid: Grid, window: Window, *, capacity_bytes: float, counts: str | int) -> StageTable:
     """The table of candidates that share schedule, ranks and embedding table, with one chunk a rank.
 
     Args:
         problem: what is trained where.
         grid: n candidates.
+        window: of these candidates.
         capacity_bytes: of a device.
         counts: of recomputed layers, where the candidate recomputes: ``per_stage`` by (1), ``all`` layers, or a number of them
             in every stage.
-        window: of equation (2).
     """
-    runs, plain, inside = _all_runs(problem, grid, window)
-    recomputed = _fewest(problem, grid, runs, inside, capacity_bytes=capacity_bytes, counts=counts)
-    times = plain if not recomputed.any() else _times(problem, grid, runs, recomputed)
+    runs = window.runs
+    recomputed, fits = _fewest(problem, grid, window, capacity_bytes=capacity_bytes, counts=counts)
+    times = window.times if not recomputed.any() else _times(problem, grid, runs, recomputed)
     shape = (len(grid), len(runs.length), -1)
     return StageTable(
         runs=runs,
@@ -134,7 +142,8 @@ def tabulate(
         start=times.start.reshape(shape),
         after=times.reduction.reshape(shape),
         optimizer=times.optimizer.reshape(shape),
-        allowed=inside & (recomputed >= 0),
+        inside=window.inside,
+        allowed=window.inside & fits,
         recomputed=recomputed,
         transfer=times.transfer.reshape(shape)[:, 0],
         clips=times.clips,
@@ -151,7 +160,7 @@ def _columns(runs: Runs, recomputed: IntArray, ranks: int) -> StageColumns:
 
 def _times(problem: Problem, grid: Grid, runs: Runs, recomputed: IntArray | None) -> StepTimes:
     ranks, count = int(grid.pipeline_parallel_size[0]), len(runs.length)
-    held = np.zeros((len(grid), count, ranks), dtype=np.int64) if recomputed is None else np.maximum(0, recomputed)
+    held = np.zeros((len(grid), count, ranks), dtype=np.int64) if recomputed is None else recomputed
     return completion_times(problem, grid.take(np.repeat(np.arange(len(grid)), count)), _columns(runs, held, ranks))
 
 
@@ -161,8 +170,8 @@ def _passes(times: StepTimes, candidates: int) -> Cube:
     return np.asarray(both.reshape(candidates, -1, both.shape[1]))
 
 
-def _all_runs(problem: Problem, grid: Grid, window: float) -> tuple[Runs, StepTimes, Allowed]:
-    """Every run that is inside the window on a rank of a candidate, with its times without recomputation."""
+def find_window(problem: Problem, grid: Grid, window: float = WINDOW) -> Window:
+    """Every run that is inside the window on a rank of a candidate."""
     depth, ranks = problem.model.num_hidden_layers, int(grid.pipeline_parallel_size[0])
     most = depth - ranks + 1
     longest = min(most, int(np.ceil((1 + window) * -(-depth // ranks))) + 1)
@@ -172,7 +181,7 @@ def _all_runs(problem: Problem, grid: Grid, window: float) -> tuple[Runs, StepTi
         times = _times(problem, grid, runs, None)
         inside = _window(runs, _passes(times, len(grid)), window)
         if longest == most or not inside[:, runs.length == longest].any():
-            return runs, times, inside
+            return Window(runs, times, inside)
         longest = min(most, 2 * longest)
 
 
@@ -187,10 +196,10 @@ def _window(runs: Runs, passes: Cube, window: float) -> Allowed:
 
 
 def _fewest(
-    problem: Problem, grid: Grid, runs: Runs, inside: Allowed, *, capacity_bytes: float, counts: str | int
-) -> IntArray:
-    """Equation (1) [n, R, p] by bisection; -1 where a rank does not fit at all."""
-    ranks = int(grid.pipeline_parallel_size[0])
+    problem: Problem, grid: Grid, window: Window, *, capacity_bytes: float, counts: str | int
+) -> tuple[IntArray, Allowed]:
+    """Equation (1) [n, R, p] by bisection, and whether a rank fits with it."""
+    runs, ranks = window.runs, int(grid.pipeline_parallel_size[0])
     repeated = grid.take(np.repeat(np.arange(len(grid)), len(runs.length)))
     length = np.broadcast_to(runs.length[None, :, None], (len(grid), len(runs.length), ranks))
 
@@ -203,16 +212,16 @@ def _fewest(
     most = length if isinstance(counts, str) else np.minimum(length, counts)
     high = np.where(grid.recompute[:, None, None] > 0, most, 0)
     if counts != "per_stage":
-        return np.where(fits(high), high, -1)
+        return high, fits(high)
     low = np.full_like(high, -1)
     plain = fits(np.zeros_like(high))
     high = np.where(plain, 0, high)
     possible = plain | (fits(high) if (high > 0).any() else False)
-    while (wide := (high - low > 1) & possible & inside).any():
+    while (wide := (high - low > 1) & possible & window.inside).any():
         middle = np.where(wide, (low + high) // 2, high)
         enough = fits(middle)
         high, low = np.where(wide & enough, middle, high), np.where(wide & ~enough, middle, low)
-    return np.where(possible, high, -1)
+    return high, possible
 
 
 def stages_of_lengths(table: StageTable, rows: IntArray, lengths: IntArray) -> tuple[Allowed, StageColumns]:

@@ -18,7 +18,7 @@ from planner.completion import is_free, problem_of
 from planner.evaluation import Search
 from planner.partition import best_partitions
 from planner.space import completer_of
-from planner.stage_table import find_runs, tabulate
+from planner.stage_table import find_runs, find_window, tabulate
 
 SEEDS = range(24)
 
@@ -118,7 +118,7 @@ def test_the_bound_of_a_partition_is_the_least_over_all_of_them() -> None:
     problem, context = problem_of(space.context), space.context
     for row in np.flatnonzero(candidates.fits)[::7]:
         one = candidates.grid.take(np.array([row]))
-        table = tabulate(problem, one, capacity_bytes=context.usable_bytes, counts="all")
+        table = tabulate(problem, one, find_window(problem, one), capacity_bytes=context.usable_bytes, counts="all")
         bound = best_partitions(table, one.num_micro_batches, "1f1b")
         cuts = itertools.combinations(range(1, 8), 3)
         layers = np.array([np.diff([0, *cut, 8]) for cut in cuts], dtype=np.int64)
