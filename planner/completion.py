@@ -16,29 +16,29 @@ bounded by partition.py and exhausted by branching.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.completions import (
-    CompletionBytes,
     StageColumns,
     completion_bytes,
     completion_seconds,
     tables_of,
 )
-from costmodel.layer_kinds import models_of_one_kind
 from costmodel.runtimes.grid import FULL_RECOMPUTE, SCHEDULES, Grid
 from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.rules import RuleContext
-from costmodel.setting import Problem
+from costmodel.setting import Matrix, Problem
 from costmodel.split_in_flight import splits_backward
 from planner.branching import Branching
 from planner.count_relaxation import Means
 from planner.count_solving import CountSolving
 from planner.given_stages import GivenStages
-from planner.partition import Costs, best_partitions, least_with_room
+from planner.partition import Costs, best_partitions, least_with_room, some_fit
+from planner.room import has_room
 from planner.stage_table import StageTable, Window, find_window, stages_of_lengths, tabulate
 
 _TOGETHER = 64
@@ -104,7 +104,7 @@ class Completer:
         for rows, completer in self._alike(grid):
             part = grid.take(rows)
             if self._is_free(grid):
-                known[rows] = np.where(completer._room(part), -np.inf, np.inf)
+                known[rows] = np.where(has_room(self._problem, part, self.capacity_bytes), -np.inf, np.inf)
             elif completer.counts == "per_stage" and part.recompute.any():
                 given = self._given(part)
                 known[rows] = given.lower(given.least(given.short(working_set=False)))
@@ -124,7 +124,7 @@ class Completer:
         ((_, completer),) = self._alike(one)
         if completer.counts == "uniform" and one.recompute[0]:
             return None
-        table = completer._table(one, find_window(self._problem, one), completer.counts)
+        table = completer._table(one, completer._window(one), completer.counts)
         costs = Costs(table, one.num_micro_batches.astype(np.float64)[:, None], _schedule(one))
 
         def evaluate(lengths: IntArray) -> Column:
@@ -187,31 +187,37 @@ class Completer:
             parts += [(rows, completer) for rows in np.array_split(same, -(-len(same) // _TOGETHER))]
         return parts
 
+    def _window(self, grid: Grid) -> Window:
+        return find_window(self._problem, grid)
+
     def _table(self, grid: Grid, window: Window, counts: str | int) -> StageTable:
         return tabulate(self._problem, grid, window, capacity_bytes=self.capacity_bytes, counts=counts)
 
     def _partitioned(self, grid: Grid) -> Refined:
         """All boundaries of the window; with one number of recomputed layers for all stages, number by number.
 
-        A step takes longer with every further layer, so numbers end where no boundaries are faster than what was found even if
-        all fitted.
+        Memory falls with every further layer, so numbers begin where some boundaries fit; a step takes longer, so they end where
+        none are faster than what was found even if all fitted.
         """
-        found, window = (
-            Refined.nothing(len(grid), int(grid.pipeline_parallel_size[0])),
-            find_window(self._problem, grid),
-        )
+        found, window = Refined.nothing(len(grid), int(grid.pipeline_parallel_size[0])), self._window(grid)
         if self.counts != "uniform":
             self._choose(grid, self._table(grid, window, self.counts), found)
             return found
-        most = int(window.runs.length.max()) if (grid.recompute > 0).any() else 0
-        for number in range(most + 1):
+        numbers = range(int(window.runs.length.max()) + 1 if (grid.recompute > 0).any() else 1)
+
+        def fitting(number: int) -> Mask:
+            return some_fit(self._table(grid, window, number))
+
+        done = (grid.recompute == 0) | ~fitting(numbers[-1])
+        first = bisect_left(numbers, True, key=lambda number: bool(fitting(number).any()))
+        for number in numbers[first:]:
             table = self._table(grid, window, number)
-            if np.all(table.allowed.any(axis=1), axis=1).any():
-                self._choose(grid, table, found)
-            if np.isfinite(found.seconds).all():
-                least = least_with_room(table, grid.num_micro_batches, _schedule(grid))
-                if (least >= found.seconds).all():
-                    break
+            self._choose(grid, table, found)
+            done |= np.isfinite(found.seconds) & (
+                least_with_room(table, grid.num_micro_batches, _schedule(grid)) >= found.seconds
+            )
+            if done.all():
+                break
         return found
 
     def _choose(self, grid: Grid, table: StageTable, found: Refined) -> None:
@@ -251,45 +257,20 @@ class Completer:
             return self._evaluate(grid, given.columns(given.fill_uniformly()))
         several = int(grid.num_model_chunks[0]) > 1
         least = given.least(given.short(working_set=several))
-        found = self._evaluate(grid, given.columns(given.fill(least)))
+        recomputed, needed = given.fill(least)
+        found = self._evaluate(grid, given.columns(recomputed), needed)
         if several and least.any():
             found.lower[:] = np.minimum(found.lower, given.lower(least))
         return found
 
-    def _evaluate(self, grid: Grid, stages: StageColumns) -> Refined:
-        """Step time and bytes of complete candidates; the bound is the step time."""
-        needed = completion_bytes(self._problem, grid, stages).max(axis=1)
+    def _evaluate(self, grid: Grid, stages: StageColumns, needed: Matrix | None = None) -> Refined:
+        """Step time and bytes of complete candidates, ``needed`` [n, p] where they are known; the bound is the step time."""
+        needed = (completion_bytes(self._problem, grid, stages) if needed is None else needed).max(axis=1)
         fits = needed <= self.capacity_bytes
         seconds = np.where(fits, completion_seconds(self._problem, grid, stages), np.inf)
         return Refined(
             seconds, seconds.copy(), np.where(fits, needed, np.inf), stages.layers.copy(), stages.recomputed.copy()
         )
-
-    def _room(self, grid: Grid) -> Mask:
-        """Whether the ranks may have room for all layers if each held as many as fit with all of them recomputed, [n].
-
-        Bytes of a rank are convex in its layers, being the largest of sums: they grow by no less than just before any number. Of
-        several kinds of layer the leanest counts.
-        """
-        depth, ranks = self.context.model.num_hidden_layers, int(grid.pipeline_parallel_size[0])
-        layers = np.broadcast_to(np.array(even_split(depth, ranks)), (len(grid), ranks))
-        last = np.minimum(np.maximum(2, layers), depth - 1)
-        recomputes = (grid.recompute > 0)[:, None]
-        models = models_of_one_kind(self.context.model)
-        if models is None:
-            return np.ones(len(grid), dtype=bool)
-        needed, more = np.full(last.shape, np.inf), np.full(last.shape, np.inf)
-        for model in models:
-            price = CompletionBytes(replace(self._problem, model=model), grid)
-            before, here = (
-                price.of(
-                    StageColumns(starts=np.zeros_like(count), layers=count, recomputed=np.where(recomputes, count, 0))
-                )
-                for count in (last - 1, last)
-            )
-            needed, more = np.minimum(needed, here), np.minimum(more, here - before)
-        room = np.floor(last + (self.capacity_bytes - needed) / np.maximum(1.0, more))
-        return np.asarray(np.clip(room, 0, depth - ranks + 1).sum(axis=1) >= depth)
 
 
 def _schedule(grid: Grid) -> str:

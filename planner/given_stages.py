@@ -16,6 +16,7 @@ Layers are taken from (2) on where a layer saves most, until the rank fits; with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ Column = NDArray[np.float64]
 class GivenStages:
     """n candidates with ``layers`` and at most ``most`` recomputed ones of every virtual stage [n, V].
 
-    ``held`` [p, v]: stages of every rank; ``saved`` [n, V]: save_k; ``plain`` [n, p]: M(0).
+    ``held`` [p, v]: stages of every rank.
     """
 
     def __init__(
@@ -44,9 +45,24 @@ class GivenStages:
         self.capacity_bytes = capacity_bytes
         schedule = SCHEDULES[int(grid.pipeline_schedule[0])]
         self.held = stages_of_ranks(schedule, int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0]))
-        self._needed = CompletionBytes(problem, grid)
-        self.saved, self._first = self._needed.saved()
-        self.plain: Matrix = self.bytes(np.zeros_like(layers))
+
+    @cached_property
+    def _needed(self) -> CompletionBytes:
+        return CompletionBytes(self.problem, self.grid)
+
+    @cached_property
+    def _savings(self) -> tuple[Matrix, Matrix]:
+        return self._needed.saved()
+
+    @property
+    def saved(self) -> Matrix:
+        """Save_k [n, V]."""
+        return self._savings[0]
+
+    @cached_property
+    def plain(self) -> Matrix:
+        """M(0) [n, p]."""
+        return self.bytes(np.zeros_like(self.layers))
 
     def columns(self, recomputed: IntArray) -> StageColumns:
         """The stages with some recomputed layers [n, V]."""
@@ -72,7 +88,7 @@ class GivenStages:
         if not over.any():
             return over
         if not working_set:
-            return np.where(over > 0, np.maximum(1.0, over - self._first[:, self.held].sum(axis=2)), 0.0)
+            return np.where(over > 0, np.maximum(1.0, over - self._savings[1][:, self.held].sum(axis=2)), 0.0)
         more = self._first_layers()
         negative, least = np.minimum(0.0, more).sum(axis=2), more.min(axis=2)
         again = np.where(np.isfinite(least), np.where(negative < 0, negative, least), 0.0)
@@ -100,8 +116,8 @@ class GivenStages:
         layers = np.divide(short, save, out=np.zeros_like(short), where=save > 0)
         return np.asarray(np.ceil(layers - 1e-9), dtype=np.int64)
 
-    def fill(self, least: IntArray) -> IntArray:
-        """Recomputed layers [n, V] with which the ranks fit, or all of those that do not fit at all.
+    def fill(self, least: IntArray) -> tuple[IntArray, Matrix]:
+        """Recomputed layers [n, V] with which the ranks fit, or all of those that do not fit at all, and M [n, p] with them.
 
         Args:
             least: layers to begin with [n, p].
@@ -114,9 +130,10 @@ class GivenStages:
         number = np.minimum(least, ends[:, :, -1])
         while True:
             recomputed = _filled(number, ends, size, order, self.held)
-            lacking = (self.bytes(recomputed) > self.capacity_bytes) & (number < ends[:, :, -1])
+            needed = self.bytes(recomputed)
+            lacking = (needed > self.capacity_bytes) & (number < ends[:, :, -1])
             if not lacking.any():
-                return recomputed
+                return recomputed, needed
             number = number + lacking
 
     def fill_uniformly(self) -> IntArray:

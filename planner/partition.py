@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bounds import ROUNDING
-from planner.stage_table import Cube, IntArray, StageTable
+from planner.stage_table import Allowed, Cube, IntArray, StageTable
 
 Matrix = NDArray[np.float64]
 
@@ -44,6 +44,14 @@ def best_partitions(table: StageTable, micro_batches: IntArray, schedule: str) -
     most = (lower * (1.0 + 1e-9))[:, None]
     _, choices = _shortest(table, [np.where(cost <= most, cost, np.inf) for cost in costs], np.add)
     return Partitions(lower * (1.0 - ROUNDING), _lengths(choices, np.isfinite(lower)))
+
+
+def some_fit(table: StageTable) -> Allowed:
+    """Candidates of which some boundaries fit [n]."""
+    costs = [
+        _at(table, np.zeros_like(table.forward), table.runs.places[2], rank) for rank in range(table.forward.shape[2])
+    ]
+    return np.isfinite(_shortest(table, costs, np.add)[0])
 
 
 def least_with_room(table: StageTable, micro_batches: IntArray, schedule: str) -> Matrix:

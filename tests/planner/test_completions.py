@@ -12,9 +12,11 @@ from benchmarks.brute_force import Outcome, run_instance, summary
 from benchmarks.brute_force_instances import make_space
 from costmodel.completions import StageColumns, completion_bytes, completion_seconds
 from costmodel.relaxed import average_seconds, pipeline_factor, relaxed_seconds
+from costmodel.runtimes.grid import FULL_RECOMPUTE
+from costmodel.runtimes.rules import obeys_rules
 from costmodel.work_bound import work_bound
 from planner.candidates import sift
-from planner.completion import is_free, problem_of
+from planner.completion import Completer, is_free, problem_of
 from planner.evaluation import Search
 from planner.partition import best_partitions
 from planner.space import completer_of
@@ -164,3 +166,41 @@ def test_the_fewest_layers_that_fit_are_recomputed() -> None:
             assert needed.max() > space.context.usable_bytes
             checked += 1
     assert checked
+
+
+@pytest.mark.parametrize("memory", [0.05, 0.2, 0.5, 0.8])
+def test_one_number_for_all_stages_is_the_fastest_of_all_numbers(memory: float) -> None:
+    """Every number of layers with every split of the window, several candidates together; memory between that of all layers
+    recomputed by the leanest (0) and of none by the largest (1).
+    """
+    space = plan_space(
+        model=make_model(layers=9, vocab=32_000), batch=8, sequence=4096, runtime="megatron",
+        fix={"pipeline_parallel_size": "2", "pipeline_schedule": "1f1b"},
+    )  # fmt: skip
+    problem, grid = problem_of(space.context), space.grid.take(np.flatnonzero(obeys_rules(space.context, space.grid)))
+    grid = grid.take((grid.recompute == 0) | (grid.recompute == FULL_RECOMPUTE))
+    grid = grid.take(np.flatnonzero(grid.num_micro_batches == grid.num_micro_batches[0])[:6])
+    assert set(grid.recompute.tolist()) == {0, FULL_RECOMPUTE}
+    splits = np.array([[first, 9 - first] for first in range(1, 9)], dtype=np.int64)
+    window = find_window(problem, grid)
+    inside = window.inside[
+        :, window.runs.of[splits - 1, np.stack([0 * splits[:, 0], splits[:, 0]], axis=1)], [0, 1]
+    ].all(axis=2)
+    ways = [(split, np.minimum(split, number)) for number in range(9) for split in splits]
+    stages = StageColumns.contiguous(*(np.array(each) for each in zip(*ways, strict=True)))
+    needed, seconds = [], []
+    for row in range(len(grid)):
+        one = grid.take(np.full(len(ways), row))
+        legal = np.tile(inside[row], 9) & ((grid.recompute[row] > 0) | (stages.recomputed == 0).all(axis=1))
+        needed.append(np.where(legal, completion_bytes(problem, one, stages).max(axis=1), np.inf))
+        seconds.append(completion_seconds(problem, one, stages))
+    least, most = np.min(needed), np.max(np.array(needed)[np.isfinite(needed)])
+    capacity = float(least + memory * (most - least))
+    found = Completer(space.context, capacity, free=True, counts="uniform").best(grid)
+    truth = [np.where(fits <= capacity, times, np.inf).min() for fits, times in zip(needed, seconds, strict=True)]
+    assert np.isfinite(truth).any()
+    assert (np.isfinite(truth) == np.isfinite(found.seconds)).all()
+    assert (found.lower <= np.array(truth) * (1 + 1e-9)).all()
+    # The bound's boundaries are tried and the even ones, so the fastest may be missed, but never by much.
+    assert found.seconds == pytest.approx(np.array(truth), rel=0.02)
+    assert (found.seconds >= np.array(truth) * (1 - 1e-9)).all()
