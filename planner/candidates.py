@@ -224,13 +224,13 @@ def survey(space: Space) -> Candidates:
     recomputed = np.zeros((2, len(grid)))
     if context.layers_per_stage is None and len(grid):
         needed, fits, recomputed = _least_memory(context, grid, is_free(grid, free=space.free_stages))
-    bounds = np.full(len(grid), np.inf)
-    if fits.any():
-        bounds[fits] = work_bound(
+    bounds, rows = np.full(len(grid), np.inf), np.flatnonzero(fits)
+    if len(rows):
+        bounds[rows] = work_bound(
             problem_of(context),
-            grid.take(fits),
+            grid.take(rows),
             layers_per_stage=context.layers_per_stage,
-            recomputed=(recomputed[0, fits], recomputed[1, fits]),
+            recomputed=(recomputed[0, rows], recomputed[1, rows]),
         )
     return Candidates(
         context=context,

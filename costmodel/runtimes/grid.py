@@ -173,6 +173,9 @@ def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
 
 def _numbered(column: IntColumn) -> IntColumn:
     """The values of a column from 0 on, numbered in their order; as they are where they are large."""
-    if column.max(initial=0) > _MOST_PLACES:
+    most = int(column.max(initial=0))
+    if most > _MOST_PLACES:
         return column
-    return np.asarray((np.cumsum(np.bincount(column) > 0) - 1)[column])
+    held = np.zeros(most + 1, dtype=np.int64)
+    held[column] = 1
+    return np.asarray((np.cumsum(held) - 1)[column])

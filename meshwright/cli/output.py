@@ -25,7 +25,7 @@ def answer_console() -> Console:
 
 def notice_console() -> Console:
     """Progress, notices and warnings."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_json(content: BaseModel | Sequence[BaseModel]) -> None:
