@@ -38,7 +38,7 @@ from costmodel.in_flight import (
 )
 from costmodel.layer_kinds import layer_kinds
 from costmodel.memory import memory_model, whole_device_bytes
-from costmodel.runtimes.grid import SCHEDULES, Grid, distinct_rows
+from costmodel.runtimes.grid import SCHEDULES, Grid, distinct_rows, first_of_alike
 from costmodel.shard_sizes import Column
 from costmodel.specs import ClusterSpec, ModelSpec, RuntimeProfile, TrainingSpec
 from costmodel.split_in_flight import splits_backward
@@ -59,7 +59,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastMemory:
-    """s, a and d of every candidate of a grid, bytes [n]: ``kept`` of layers that recompute as it says, ``plain`` of others."""
+    """s, a and d of every candidate of a grid, bytes [n]: ``kept`` of layers that recompute as it says, ``plain`` of others;
+    ``running`` [n]: K of rank 0.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -69,6 +71,7 @@ class LeastMemory:
     kept: Column
     plain: Column
     saved: Column
+    running: Column
 
     @staticmethod
     def of(
@@ -82,28 +85,31 @@ class LeastMemory:
         kept = np.minimum.reduce([layer.kept_under(some.recompute) for layer in layers])
         plain = np.minimum.reduce([layer.kept for layer in layers])
         saved = np.maximum.reduce([layer.kept - layer.kept_under(some.recompute) for layer in layers])
-        state = _state_of_a_layer(model, cluster, training, runtime, grid)
+        first, alike = first_of_alike(grid, "recompute")
+        running = in_flight(grid.take(first), np.zeros(len(first), dtype=np.int64))
+        state = _state_of_a_layer(model, cluster, training, runtime, grid.take(first), running)
         return LeastMemory(
             model=model,
             cluster=cluster,
             runtime=runtime,
             grid=grid,
-            state=state,
+            state=state[alike],
             kept=kept[which],
             plain=plain[which],
             saved=saved[which],
+            running=running[alike],
         )
 
     def take(self, rows: NDArray[np.int64]) -> LeastMemory:
         """Some of the rows."""
-        columns = {name: getattr(self, name)[rows] for name in ("state", "kept", "plain", "saved")}
+        columns = {name: getattr(self, name)[rows] for name in ("state", "kept", "plain", "saved", "running")}
         return replace(self, grid=self.grid.take(rows), **columns)
 
     def even(self) -> NDArray[np.float64]:
         """Equation (2): bytes that the fullest device of every row needs at least, float64 [n]."""
         grid = self.grid
         layers = self.model.num_hidden_layers // (grid.pipeline_parallel_size * grid.num_model_chunks)
-        running = np.where(splits_backward(grid), 0, in_flight(grid, np.zeros_like(grid.zero_stage)))
+        running = np.where(splits_backward(grid), 0, self.running)
         held = np.asarray(layers * (grid.num_model_chunks * self.state + running * self.kept), dtype=np.int64)
         return whole_device_bytes(held, self.runtime, self.cluster.device)
 
@@ -114,7 +120,7 @@ class LeastMemory:
     def recomputed(self, capacity_bytes: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Equation (4): layers that all ranks of every row recompute together at least, evenly split, and rank 0 alone, [n]."""
         grid, ranks = self.grid, self.grid.pipeline_parallel_size
-        first, last = (in_flight(grid, rank) for rank in (np.zeros_like(ranks), ranks - 1))
+        first, last = self.running, in_flight(grid, ranks - 1)
         most = in_flight_of_chunk(grid, first, 0) * self.saved
         layers = self.model.num_hidden_layers // (ranks * grid.num_model_chunks)
         running = np.where(splits_backward(grid), 0, np.stack([(first + last) / 2, first]))
@@ -124,7 +130,7 @@ class LeastMemory:
 
     def recomputed_somewhere(self, capacity_bytes: float) -> NDArray[np.float64]:
         """Equation (5): layers that all ranks of every row recompute together at least, one chunk each, [n]."""
-        running = in_flight(self.grid, np.zeros_like(self.state))
+        running = self.running
         beyond = np.maximum(0.0, self.model.num_hidden_layers - self._room(capacity_bytes, self.plain, whole=False))
         each, saved = self.state + running * self.plain, running * self.saved
         return np.asarray(beyond * np.divide(each, saved, out=np.zeros(len(self.grid)), where=saved > 0))
@@ -149,15 +155,20 @@ class LeastMemory:
 
 
 def _state_of_a_layer(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    runtime: RuntimeProfile,
+    grid: Grid,
+    running: Column,
 ) -> Column:
-    """Bytes s of every row [n]."""
-    chunks, first = grid.num_model_chunks, np.zeros_like(grid.zero_stage)
+    """Bytes s of every row [n]; ``running``: K of rank 0."""
+    chunks = grid.num_model_chunks
     piped = (grid.pipeline_parallel_size > 1).astype(np.int64)
     rows, index = distinct_rows([*(getattr(grid, name) for name in _SHARDED_BY), piped])
     lasting, gradients, gathered = _loss_of_a_layer(model, cluster, training, runtime, grid.take(rows), piped[rows])
     rounds = grid.num_micro_batches // grid_micro_batches_per_round(grid)
-    earlier = grid.num_micro_batches * chunks > in_flight(grid, first)
+    earlier = grid.num_micro_batches * chunks > running
     # Several chunks in a single round: only one of them has gradients by then.
     earlier &= (chunks == 1) | ((rounds > 1) & ~runs_breadth_first(grid)) & ~splits_backward(grid)
     copies = gathered[index] * (grid.zero_stage < 3) * np.minimum(chunks, MOST_GATHERED) // chunks

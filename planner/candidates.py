@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 
@@ -14,7 +14,7 @@ from costmodel.build import build_plan
 from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
 from costmodel.memory_bound import LeastMemory
 from costmodel.relaxed import average_seconds, relaxed_seconds
-from costmodel.runtimes.grid import Grid
+from costmodel.runtimes.grid import Grid, first_of_alike
 from costmodel.runtimes.rules import RuleContext, RuleOutcome, obeyed
 from costmodel.specs import Plan, RecomputeSpec, RejectionCount
 from costmodel.work_bound import work_bound
@@ -275,10 +275,8 @@ def _once_for_all_kinds(grid: Grid, seconds: Callable[[Grid], Column]) -> Column
     """``seconds`` of every row, computed once for neighbouring rows that differ in nothing but what they recompute."""
     if not len(grid):
         return np.zeros(0)
-    columns = [getattr(grid, column.name) for column in fields(grid) if column.name != "recompute"]
-    first = np.ones(len(grid), dtype=bool)
-    first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return np.asarray(seconds(grid.take(first))[np.cumsum(first) - 1])
+    first, which = first_of_alike(grid, "recompute")
+    return np.asarray(seconds(grid.take(first))[which])
 
 
 def _count_rejections(grid: Grid, outcomes: Sequence[RuleOutcome]) -> list[RejectionCount]:

@@ -136,7 +136,7 @@ def _one_device_bytes(context: RuleContext) -> int:
     sizes = ParallelConfig(num_micro_batches=context.training.global_batch_size)
     kinds = [kind for kind in RECOMPUTE_KINDS if kind in context.runtime.recompute_kinds]
     whole = replace(context, layers_per_stage=None)
-    return int(min(device_bytes(whole, Grid.from_parallel(sizes, kind))[0] for kind in kinds))
+    return int(device_bytes(whole, Grid.joined([Grid.from_parallel(sizes, kind) for kind in kinds])).min())
 
 
 def one_node(cluster: ClusterSpec) -> ClusterSpec:

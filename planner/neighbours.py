@@ -78,8 +78,7 @@ Told = dict[int, Neighbour]
 
 def _price(steps: list[Step], best_seconds: float, space: Space, found: Search) -> tuple[Neighbour, ...]:
     """Evaluate all steps together, or say which rule or how much memory stands against each."""
-    rows = [Grid.from_parallel(step.parallel, step.recompute, step.axis_order) for step in steps]
-    grid = Grid(**{column.name: np.concatenate([getattr(row, column.name) for row in rows]) for column in fields(Grid)})
+    grid = Grid.joined([Grid.from_parallel(step.parallel, step.recompute, step.axis_order) for step in steps])
     told = _broken(steps, grid, space.context)
     told |= _searched(steps, grid, _left(steps, told), best_seconds, found)
     told |= _computed(steps, grid, _left(steps, told), best_seconds, space.context)
@@ -102,8 +101,10 @@ def _broken(steps: list[Step], grid: Grid, context: RuleContext) -> Told:
 
 def _searched(steps: list[Step], grid: Grid, left: list[int], best_seconds: float, found: Search) -> Told:
     """Steps to candidates of the space of which a completion fits; those of one shape are completed together."""
-    rows = {number: _row_of(found.candidates.grid, grid, number) for number in left}
-    known = {number: row for number, row in rows.items() if row is not None and found.fits[row]}
+    fitting = np.flatnonzero(found.fits)
+    inside = found.candidates.grid.take(fitting)
+    rows = {number: _row_of(inside, grid, number) for number in left}
+    known = {number: int(fitting[row]) for number, row in rows.items() if row is not None}
     index = np.array([row for row in known.values() if not found.refined[row]], dtype=np.int64)
     part = found.candidates.grid.take(index)
     shape = group_rows((part.pipeline_schedule, part.pipeline_parallel_size, part.num_model_chunks))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Literal, get_args
 
 import numpy as np
@@ -135,6 +136,12 @@ class Grid:
         return Grid(**{name: np.array([number], dtype=np.int64) for name, number in value.items()})
 
     @staticmethod
+    def joined(grids: Sequence[Grid]) -> Grid:
+        """The rows of one grid or more, one after another."""
+        names = [field.name for field in fields(Grid)]
+        return Grid(**{name: np.concatenate([getattr(grid, name) for grid in grids]) for name in names})
+
+    @staticmethod
     def from_plan(plan: Plan) -> Grid:
         """A grid of one row; the recompute column is the strongest kind of any stage."""
         kind = max((stage.recompute.kind for stage in plan.stages), key=RECOMPUTE_KINDS.index)
@@ -169,6 +176,14 @@ def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     rows[code[::-1]] = np.arange(len(code))[::-1]
     held = rows >= 0
     return rows[held], (np.cumsum(held) - 1)[code]
+
+
+def first_of_alike(grid: Grid, besides: str) -> tuple[IntColumn, IntColumn]:
+    """The first of neighbouring rows that differ in nothing ``besides`` one column, and for every row which of them it has."""
+    columns = [getattr(grid, field.name) for field in fields(grid) if field.name != besides]
+    first = np.ones(len(grid), dtype=np.bool_)
+    first[1:] = reduce(np.logical_or, (column[1:] != column[:-1] for column in columns))
+    return np.flatnonzero(first), np.cumsum(first) - 1
 
 
 def _numbered(column: IntColumn) -> IntColumn:

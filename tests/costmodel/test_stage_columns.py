@@ -50,7 +50,7 @@ def test_columns_equal_estimates(name: str, framework: str, schedule: str, chunk
         rows.append(Grid.from_parallel(parallel, kind))
         layers.append(split)
         recomputed.append(counts)
-    grid = Grid(**{column: np.concatenate([getattr(row, column) for row in rows]) for column in Grid.__slots__})
+    grid = Grid.joined(rows)
     stages = StageColumns.contiguous(np.array(layers), np.array(recomputed))
     estimates = [estimate(plan, runtime) for plan in plans]
     assert completion_seconds(problem, grid, stages).tolist() == [made.step_time_seconds.value for made in estimates]

@@ -1,6 +1,5 @@
 """How often chunks are gathered, and which are at once, against torch's own lowered schedules."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -146,7 +145,7 @@ def test_every_row_of_a_grid_has_its_own_gathers_and_bounds_stay_bounds(schedule
     sizes = [{"num_micro_batches": 32 // size, "micro_batch_size": size} for size in (8, 4, 1)]
     plans = [looped(zero, schedule, **size)[0] for size in sizes]
     runtime, rows = load_runtime("torch"), [Grid.from_plan(plan) for plan in plans]
-    grid = Grid(**{each.name: np.concatenate([getattr(row, each.name) for row in rows]) for each in fields(Grid)})
+    grid = Grid.joined(rows)
     arguments = (plans[0].model, plans[0].cluster, plans[0].training, runtime, grid)
     seconds = [estimate(plan, runtime).step_time_seconds.value for plan in plans]
     assert step_time_column(*arguments) == pytest.approx(seconds, rel=1e-12)
