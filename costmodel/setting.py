@@ -8,16 +8,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import Group, Network, group, network, waiting_group
-from costmodel.compute import Column, Roofline, training_roofline
+from costmodel.collectives import Group, Network, group
+from costmodel.compute import Column, Roofline
 from costmodel.frequency import Frequency, frequency, is_wrapped
 from costmodel.layer_kinds import layer_kinds, layers_of_kinds
 from costmodel.layers import MicroBatch
+from costmodel.memo import Identical
+from costmodel.pass_tables import inner_groups, pass_tables
 from costmodel.runtimes.grid import DATA_OUTERMOST, RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, stages_of_ranks
 from costmodel.specs import ClusterSpec, ModelSpec, PipelineSchedule, RuntimeProfile, StageSpec, TrainingSpec
-from costmodel.stack import Stack, read_stack
-from costmodel.tables import PassTable, pass_table
+from costmodel.stack import Stack
+from costmodel.tables import PassTable
 from costmodel.unshards import regathers
 
 Matrix = NDArray[np.float64]
@@ -33,7 +35,7 @@ class Problem:
     runtime: RuntimeProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StageContents:
     """What every virtual stage holds, in virtual-stage order."""
 
@@ -43,13 +45,13 @@ class StageContents:
     shared: bool = True  # whether candidates differ in the recompute kind alone
     first_exposed: float = 1.0  # groups of a pass whose gather has no computation before it
 
-    @property
+    @cached_property
     def by_kind(self) -> Matrix:
         """Layers of every layer kind [1 or n, V, G]: one row where the candidates share their stages."""
         layers = self.layers[:1] if self.shared else self.layers
-        return np.asarray(layers.sum(axis=3))
+        return layers @ np.ones(layers.shape[3])
 
-    @property
+    @cached_property
     def calls(self) -> Matrix:
         """Groups gathered one after the other [1 or n, V]: one per layer, one for embedding and head together."""
         return np.asarray(self.by_kind.sum(axis=2) + np.maximum(self.embedding, self.head))
@@ -65,6 +67,7 @@ class Setting:
     num_ranks: int
     held: NDArray[np.int64]  # [p, v] virtual stages of every rank
     splits_backward: bool
+    devices: Column  # that each candidate uses [n]
     stack: Stack
     net: Network
     ceiling: Roofline
@@ -82,7 +85,14 @@ class Setting:
 
     def per_rank(self, virtual: Matrix) -> Matrix:
         """Sum a matrix [n, V] over the chunks of every rank: [n, p]."""
-        return np.asarray(virtual[:, self.held.T].sum(axis=1))
+        return virtual @ self._holds
+
+    @cached_property
+    def _holds(self) -> Matrix:
+        """1 where a rank holds a virtual stage [V, p]."""
+        holds = np.zeros((self.held.size, self.num_ranks))
+        holds[self.held, np.arange(self.num_ranks)[:, None]] = 1.0
+        return holds
 
     def data_group(self, size: Matrix, *, context: Matrix, inside: Matrix | float = 1.0) -> Group:
         """Groups along a data-parallel axis as [n, 1].
@@ -91,7 +101,7 @@ class Setting:
         pipeline between the group's axes and tensor. A pipeline inside lies between those neighbours and the next ones.
         """
         stride = self.batch.tensor_parallel[:, None] * inside
-        devices = self.grid.num_devices[:, None].astype(np.float64)
+        devices = self.devices[:, None]
         if not self._data_outermost.any():
             return group(self.net, size=size, stride=stride, devices=devices)
         outermost = self._data_outermost[:, None]
@@ -106,9 +116,8 @@ class Setting:
 
     def pipeline_group(self) -> Group:
         """The ends of the longest jump in a pipeline: a pair that lies in one unit where the whole pipeline does."""
-        devices = self.grid.num_devices.astype(np.float64)
         half = self.pipeline_stride * self.num_ranks / 2.0
-        return group(self.net, size=np.full(len(self.grid), 2.0), stride=half, devices=devices)
+        return group(self.net, size=np.full(len(self.grid), 2.0), stride=half, devices=self.devices)
 
     @cached_property
     def _data_outermost(self) -> NDArray[np.bool_]:
@@ -122,7 +131,7 @@ class Setting:
     @property
     def pipeline_stride(self) -> Column:
         """Device numbers from one pipeline rank to the next [n]."""
-        return self.grid.num_devices / (self.num_ranks * self.num_neighbouring_pipelines)
+        return self.devices / (self.num_ranks * self.num_neighbouring_pipelines)
 
 
 def prepare(problem: Problem, grid: Grid, contents: StageContents, *, one_stage: bool = False) -> Setting:
@@ -134,33 +143,15 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents, *, one_stage:
     Raises:
         InputError: when the device cannot compute in the training precision or the runtime lacks a constant.
     """
-    stack = read_stack(problem.runtime)
-    net = network(problem.cluster, growth=stack.wide_group_growth)
-    tensor = grid.tensor_parallel_size.astype(np.float64)
+    tables = pass_tables(
+        Identical(problem.model),
+        Identical(problem.training),
+        Identical(problem.cluster),
+        Identical(problem.runtime),
+    )
     often = frequency(grid, sharding=problem.runtime.sharding)
-    batch = _micro_batch(problem, grid, often)
-    devices = grid.num_devices.astype(np.float64)
-    tensor_group = waiting_group(
-        group(net, size=tensor, stride=np.ones(len(grid)), devices=devices), stack.collective_wait_seconds
-    )
-    context_group = group(net, size=grid.context_parallel_size.astype(np.float64), stride=tensor, devices=devices)
-    ceiling = training_roofline(
-        problem.cluster.device,
-        problem.training.precision,
-        sustained_rate=stack.sustained_rate,
-        power_exponent=stack.power_exponent,
-        site_rate=stack.site_rate,
-        fp8_rate=stack.fp8_rate,
-    )
-    table = pass_table(
-        problem.model,
-        problem.training,
-        batch=batch,
-        ceiling=ceiling,
-        tensor_group=tensor_group,
-        context_group=context_group,
-        stack=stack,
-    )
+    batch, devices = _micro_batch(problem, grid, often), grid.num_devices.astype(np.float64)
+    tensor_group, context_group = inner_groups(tables.net, tables.stack, batch, devices)
     num_ranks, num_chunks = (
         (1, 1) if one_stage else (int(grid.pipeline_parallel_size[0]), int(grid.num_model_chunks[0]))
     )
@@ -175,15 +166,16 @@ def prepare(problem: Problem, grid: Grid, contents: StageContents, *, one_stage:
         num_ranks=num_ranks,
         held=held,
         splits_backward=schedule in SPLIT_BACKWARD_SCHEDULES,
-        stack=stack,
-        net=net,
-        ceiling=ceiling,
+        devices=devices,
+        stack=tables.stack,
+        net=tables.net,
+        ceiling=tables.ceiling,
         batch=batch,
         tensor_group=tensor_group,
         context_group=context_group,
         often=often,
         regathers=again.astype(np.float64),
-        table=table,
+        table=tables.of(batch, devices),
     )
 
 
@@ -201,7 +193,7 @@ def _micro_batch(problem: Problem, grid: Grid, often: Frequency) -> MicroBatch:
         backward_collectives=(often.backward_gather + often.backward_reduce) / count,
         context_parallel=grid.context_parallel_size.astype(np.float64),
         context_method=grid.context_parallel_method,
-        weight_casts=1.0 / count if problem.runtime.sharding == "flat" else 1.0,
+        weight_casts=1.0 / count if problem.runtime.sharding == "flat" else np.ones(len(grid)),
     )
 
 

@@ -113,8 +113,9 @@ def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, 
     reduced = parameters * BYTES_PER_ELEMENT[precision.reduce]
     slower = np.where(setting.grid.zero_stage == 3, 1.0 / stack.shard_rate, 1.0)[:, None]
     gather = all_gather_seconds(groups.shard, gathered * slower, calls)
-    inside = all_gather_seconds(groups.partition, gathered, calls)
-    again = np.where(setting.grid.hierarchical_partition_size[:, None] > 0, inside, gather)
+    again, partitioned = gather, setting.grid.hierarchical_partition_size[:, None] > 0
+    if partitioned.any():
+        again = np.where(partitioned, all_gather_seconds(groups.partition, gathered, calls), gather)
     reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls)
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
 
@@ -138,5 +139,7 @@ def _hide(
     communication: Matrix, computation: Matrix, overlap: Matrix | float, slowdown: float, *, later: Matrix | float = 1.0
 ) -> tuple[Matrix, Matrix]:
     """Exposed and hidden seconds, equation (5); ``later`` is the share that has computation before it."""
+    if not communication.any():
+        return communication, communication
     hidden = overlap * np.minimum(later * communication, computation)
     return communication - hidden + (slowdown - 1.0) * hidden, hidden

@@ -6,7 +6,9 @@ A runtime profile states every one of them under ``constants`` with its evidence
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
+from costmodel.memo import Identical
 from costmodel.specs import InputError, KernelFusion, RuntimeProfile
 
 
@@ -178,6 +180,12 @@ def read_stack(runtime: RuntimeProfile) -> Stack:
     Raises:
         InputError: when the profile lacks one.
     """
+    return _read(Identical(runtime))
+
+
+@lru_cache(maxsize=32)
+def _read(profile: Identical[RuntimeProfile]) -> Stack:
+    runtime = profile.value
     missing = [name for name in STACK_CONSTANTS if name not in runtime.constants]
     if missing:
         raise InputError(

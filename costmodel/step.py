@@ -106,6 +106,8 @@ def _weight_gradients(setting: Setting, backward: Cube) -> Matrix:
 def _context_hidden(setting: Setting) -> Matrix:
     """Hidden seconds of context-parallel collectives of one micro-batch [n, V]."""
     hidden = setting.table.layer_context_hidden
+    if not hidden.any():
+        return np.zeros((len(hidden), setting.held.size))
     rows, virtual = len(hidden), setting.contents.layers.shape[1]
     layers = setting.contents.layers.reshape(len(setting.contents.layers), virtual, -1)
     return np.asarray((layers @ hidden.reshape(rows, -1, 1))[:, :, 0])
@@ -132,10 +134,10 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     """Forward and backward of every virtual stage by part [n, V, P], equation (1) without data parallelism."""
     table, contents = setting.table, setting.contents
     rows, layer_kinds, kinds, parts = table.layer_backward.shape
-    virtual = contents.layers.shape[1]
+    layers = contents.layers.reshape(len(contents.layers), -1, layer_kinds * kinds)
     forward = contents.by_kind @ table.layer_forward
-    backward = contents.layers.reshape(-1, virtual, layer_kinds * kinds) @ table.layer_backward.reshape(rows, -1, parts)
-    slower = slowest_of_all(setting.problem.cluster, setting.stack, setting.grid.num_devices)[:, None, None]
+    backward = layers @ table.layer_backward.reshape(rows, -1, parts)
+    slower = slowest_of_all(setting.problem.cluster, setting.stack, setting.devices)[:, None, None]
     for direction, passes in enumerate((forward, backward)):
         # In place and at the ends of the model alone: these are the largest arrays of a grid.
         for held, end in ((contents.embedding, table.embedding), (contents.head, table.head)):
@@ -145,7 +147,7 @@ def _passes(setting: Setting) -> tuple[Matrix, Matrix]:
     return forward, backward
 
 
-def slowest_of_all(cluster: ClusterSpec, stack: Stack, num_devices: NDArray[np.int64]) -> Column:
+def slowest_of_all(cluster: ClusterSpec, stack: Stack, num_devices: NDArray[np.number]) -> Column:
     """How much longer the slowest of so many devices computes than one alone [n], equation (7)."""
     nodes = np.maximum(1.0, num_devices / cluster.devices_per_node)
     return np.asarray(1.0 + stack.straggler_growth * np.log2(nodes))
@@ -248,7 +250,7 @@ def _optimizer(setting: Setting, parameters: Matrix) -> Matrix:
 
 def _norm_reduction(setting: Setting) -> Column:
     """The all-reduce of the squared gradient norm and the loss, in float64."""
-    devices = setting.grid.num_devices.astype(np.float64)
+    devices = setting.devices
     if setting.problem.training.optimizer.max_grad_norm is None:
         return np.zeros(devices.shape)
     everyone = group(setting.net, size=devices, stride=np.ones(devices.shape), devices=devices)

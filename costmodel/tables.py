@@ -16,6 +16,7 @@ a vector over `PARTS`; the parts of one pass sum to its duration on the compute 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from costmodel.layers import (
     layer_passes,
     projections,
 )
+from costmodel.memo import Identical
 from costmodel.models.families import FAMILIES
 from costmodel.models.parameters import ParameterTensor, embedding_tensors, head_tensors, layer_tensors
 from costmodel.runtimes.grid import RECOMPUTE_KINDS
@@ -98,6 +100,21 @@ def count_parameters(tensors: tuple[ParameterTensor, ...]) -> ParameterCount:
     return ParameterCount(cut, sum(tensor.num_elements for tensor in tensors) - cut)
 
 
+class _Counts(NamedTuple):
+    embedding: ParameterCount
+    head: ParameterCount
+    layers: dict[int, ParameterCount]  # by the first layer of a kind
+
+
+@lru_cache(maxsize=64)
+def _counts(model: Identical[ModelSpec]) -> _Counts:
+    """Parameters of every part of the model."""
+    layers = {kind.first: count_parameters(layer_tensors(model.value, kind.first)) for kind in layer_kinds(model.value)}
+    return _Counts(
+        count_parameters(embedding_tensors(model.value)), count_parameters(head_tensors(model.value)), layers
+    )
+
+
 def pass_table(
     model: ModelSpec,
     training: TrainingSpec,
@@ -111,8 +128,8 @@ def pass_table(
     """The passes of every part of the model for every row."""
     builder = _Builder(ceiling, training, batch, tensor_group, context_group, stack)
     layers = [builder.layer(model, kind) for kind in layer_kinds(model)]
-    embedding_count = count_parameters(embedding_tensors(model)).per_rank(batch.tensor_parallel)
-    head_count = count_parameters(head_tensors(model)).per_rank(batch.tensor_parallel)
+    counts = _counts(Identical(model))
+    embedding_count, head_count = (each.per_rank(batch.tensor_parallel) for each in (counts.embedding, counts.head))
     head, head_flops = builder.head(model, head_count)
     return PassTable(
         layer_forward=_beside([layer.forward for layer in layers]),
@@ -160,7 +177,7 @@ class _Builder:
         forward, backward, core, policy = layer_passes(
             model, kind.group, self.training, batch=self.batch, ceiling=self.ceiling, stack=self.stack
         )
-        parameters = count_parameters(layer_tensors(model, kind.first)).per_rank(self.batch.tensor_parallel)
+        parameters = _counts(Identical(model)).layers[kind.first].per_rank(self.batch.tensor_parallel)
         accumulation = self._separate_accumulation(parameters)
         exposed, hidden = self._backward_collectives(model, backward.matmul)
         forwards, backwards = self._operations(model, kind.group)
@@ -172,9 +189,9 @@ class _Builder:
         zero, wrapper = np.zeros(parameters.shape), np.full(parameters.shape, self.stack.recompute_operations)
         again = {
             "none": zero,
-            "core_attention": self._parts(core, zero, wrapper, context=context.forward).sum(axis=-1),
-            "op_policy": self._parts(policy, gathers, forwards + wrapper).sum(axis=-1),
-            "full": self._parts(forward, collectives, forwards + wrapper, context=context.forward).sum(axis=-1),
+            "core_attention": sum(self._device_and_launch(core, zero, wrapper, context=context.forward)),
+            "op_policy": sum(self._device_and_launch(policy, gathers, forwards + wrapper)),
+            "full": sum(self._device_and_launch(forward, collectives, forwards + wrapper, context=context.forward)),
         }
         kinds = backward_parts[:, None, :].repeat(len(RECOMPUTE_KINDS), axis=1)
         for index, recompute in enumerate(RECOMPUTE_KINDS):
@@ -307,18 +324,31 @@ class _Builder:
         extra_stream: Column | float = 0.0,
         context: Column | float = 0.0,
     ) -> Cube:
-        """One pass as a vector over `PARTS`, with its launch part, equation (1)."""
+        """One pass as a vector over `PARTS`."""
         parts = np.zeros((*cost.matmul.shape, len(PARTS)))
         parts[:, GEMM], parts[:, ATTENTION] = cost.matmul, cost.attention
         parts[:, MEMORY], parts[:, TENSOR] = cost.stream + extra_stream, collectives
         parts[:, CONTEXT] = context
-        host = operations * self.stack.host_operations * self.ceiling.launch_seconds
-        if self.ceiling.asynchronous:
-            device = parts.sum(axis=-1)
-            parts[:, LAUNCH] = smooth_maximum(device, host, self.stack.launch_sharpness) - device
-        else:
-            parts[:, LAUNCH] = host
+        _, parts[:, LAUNCH] = self._device_and_launch(
+            cost, collectives, operations, context=context, extra_stream=extra_stream
+        )
         return parts
+
+    def _device_and_launch(
+        self,
+        cost: PassCost,
+        collectives: Column,
+        operations: Column,
+        *,
+        extra_stream: Column | float = 0.0,
+        context: Column | float = 0.0,
+    ) -> tuple[Column, Column]:
+        """Device time of one pass, and its launch part, equation (1)."""
+        device = cost.matmul + cost.attention + (cost.stream + extra_stream) + collectives + context
+        host = operations * self.stack.host_operations * self.ceiling.launch_seconds
+        if not self.ceiling.asynchronous:
+            return device, host
+        return device, smooth_maximum(device, host, self.stack.launch_sharpness) - device
 
 
 def _context_hidden(context: ContextTimes) -> Cube:

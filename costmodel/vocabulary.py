@@ -12,10 +12,12 @@ Source: Megatron-LM, megatron/training/tokenizer/tokenizer.py (`vocab_size_with_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.memo import Identical
 from costmodel.runtimes.grid import Grid
 from costmodel.specs import ModelSpec, RuntimeProfile
 
@@ -26,7 +28,13 @@ def padded_model(model: ModelSpec, runtime: RuntimeProfile, tensor_parallel_size
         return model
     multiple = runtime.vocabulary_multiple * tensor_parallel_size
     rows = -(-model.padded_vocab_size // multiple) * multiple
-    return model if rows == model.padded_vocab_size else model.model_copy(update={"padded_vocab_size": rows})
+    return model if rows == model.padded_vocab_size else _with_rows(Identical(model), rows)
+
+
+@lru_cache(maxsize=64)
+def _with_rows(model: Identical[ModelSpec], rows: int) -> ModelSpec:
+    """One model for every table, so that what is remembered of a model is found again."""
+    return model.value.model_copy(update={"padded_vocab_size": rows})
 
 
 def padded_models(

@@ -12,6 +12,7 @@ Sources: arXiv 2104.04473, section 2.2 (loop); arXiv 2401.10241, section 6 (V); 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -42,11 +43,14 @@ def virtual_stage(rank: Number, chunk: Number | int, num_ranks: Number, *, v_sha
     return chunk * num_ranks + _mirrored(rank, chunk, num_ranks, v_shaped)
 
 
+@lru_cache(maxsize=1024)
 def stages_of_ranks(schedule: PipelineSchedule, num_ranks: int, num_chunks: int) -> NDArray[np.int64]:
-    """Virtual stages of every rank [p, v]."""
+    """Virtual stages of every rank [p, v], read only."""
     ranks, shape = np.arange(num_ranks), np.array(int(schedule in V_SCHEDULES))
     sizes = np.full_like(ranks, num_ranks)
-    return np.stack([virtual_stage(ranks, chunk, sizes, v_shaped=shape) for chunk in range(num_chunks)], axis=1)
+    held = np.stack([virtual_stage(ranks, chunk, sizes, v_shaped=shape) for chunk in range(num_chunks)], axis=1)
+    held.setflags(write=False)
+    return held
 
 
 def _mirrored(offset: Number, chunk: Number | int, num_ranks: Number, v_shaped: Number) -> Number:
