@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failure, 2 bad input, 3 no feasible plan, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shlex
@@ -34,6 +35,9 @@ COMMANDS = {
     "hardware": "meshwright.cli.hardware",
     "models": "meshwright.cli.models",
 }
+_COLLECT_AFTER = 50_000
+"""New containers before garbage is looked for: imports and answers make many that stay, which Python's 700 would walk through
+again and again."""
 
 
 def build_app(names: Iterable[str]) -> typer.Typer:
@@ -63,6 +67,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but SystemExit escapes."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
     _prepare_streams()
     try:
         code = _dispatch(arguments)
