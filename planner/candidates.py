@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bounds import step_time_lower_bound
 from costmodel.build import build_plan
 from costmodel.memory import grid_peak_bytes, peak_memory, plan_memory
 from costmodel.memory_bound import LeastMemory
@@ -50,11 +51,13 @@ class Candidates:
     ``grid``: the n rows that obey every rule, ``rejections`` of the others by rule. ``bounds`` [n] seconds that all completions
     of a row take at least, infinite where none fits. ``fits`` [n]: a completion fits, or may. ``needed_bytes`` [n] that the
     fullest device of a row needs at least, with allocator waste and contexts, when stages are even and all layers recomputed,
-    if any. How well the three are known, `Known` says for every row [n].
+    if any. How well the three are known, `Known` says for every row [n]. ``complete``: rows have one completion each, since
+    neither boundaries nor numbers of recomputed layers are open.
     """
 
     context: RuleContext
     free_stages: bool
+    complete: bool
     total: int
     grid: Grid
     needed_bytes: Column
@@ -95,8 +98,14 @@ class Candidates:
 
     def bound(self, rows: Index) -> None:
         """Bound rows with the shape of their pipelines."""
-        relaxed = partial(relaxed_seconds, problem_of(self.context), layers_per_stage=self.context.layers_per_stage)
-        self._raise(rows, _once_for_all_kinds(self.grid.take(rows), relaxed))
+        context, grid, layers = self.context, self.grid.take(rows), self.context.layers_per_stage
+        if self.complete:
+            inputs = (context.model, context.cluster, context.training, context.runtime)
+            bounds = step_time_lower_bound(*inputs, grid, layers_per_stage=layers)
+        else:
+            relaxed = partial(relaxed_seconds, problem_of(context), layers_per_stage=layers)
+            bounds = _once_for_all_kinds(grid, relaxed)
+        self._raise(rows, bounds)
         self.known[rows] = Known.BOUND
 
     def _raise(self, rows: Index, bounds: Column) -> None:
@@ -235,6 +244,7 @@ def survey(space: Space) -> Candidates:
     return Candidates(
         context=context,
         free_stages=space.free_stages,
+        complete=space.recompute_layers == "all" and not space.free_stages,
         total=len(everything),
         grid=grid,
         needed_bytes=needed,

@@ -13,6 +13,7 @@ from costmodel.estimate import estimate
 from costmodel.memory import grid_peak_bytes
 from costmodel.runtimes.rules import obeys_rules
 from costmodel.specs import MemoryLimit, ParallelConfig, Recommendation, Rival
+from meshwright.inputs import load_cluster, load_model
 from planner.candidates import sift
 from planner.evaluation import exact_seconds
 from planner.guide import deciding_terms
@@ -107,6 +108,26 @@ def test_tensor_parallelism_across_nodes_is_priced_outside_the_searched_space() 
     assert across.slowdown is not None
     assert across.slowdown > 0
     assert "tensor_parallel" in {term.name for term in across.deciding}
+
+
+def test_the_fastest_is_found_where_graphs_are_large() -> None:
+    """GPT-3 on 1,024 devices: one graph takes most of the nodes that a rival may build, and is not the fastest's."""
+    model, machine = load_model("gpt3-175b"), load_cluster("128x8xA100-SXM-80GB")
+    fix = {"tensor_parallel_size": "8", "pipeline_parallel_size": "16", "pipeline_schedule": "1f1b"}
+    space = plan_space(model=model, cluster=machine, batch=1536, sequence=2048, fix=fix)
+    context = space.context
+    across = {"tensor_parallel_size": "16", "context_parallel_size": "1", "zero_stage": "0,1"}
+    usual = {"pipeline_schedule": "none,1f1b,interleaved_1f1b", "num_model_chunks": "1,2,4,8"}
+    found = sift(
+        declare_space(
+            context.model, context.cluster, context.training, context.runtime,
+            fix={"layers_per_stage": "even", "recompute_layers": "all"},
+            allow={**across, **usual, "micro_batch_size": "1,2,4,8"},
+        )
+    )  # fmt: skip
+    seconds = exact_seconds(context, found.grid.take(found.fits))
+    assert len(seconds) > 500
+    assert rivals(space)[ACROSS].step_time_seconds == pytest.approx(seconds.min(), rel=1e-12)
 
 
 def test_heads_that_do_not_divide_stand_against_it() -> None:
