@@ -55,8 +55,11 @@ def in_flight_of_chunk(grid: Grid, total: Column, chunk: int | Column) -> Column
     """
     per_round = grid_micro_batches_per_round(grid)
     cycle = per_round * grid.num_model_chunks
-    part = per_round * (total // cycle) + np.clip(total % cycle - chunk * per_round, 0, per_round)
-    part = np.where(runs_breadth_first(grid), grid.num_micro_batches * (chunk < grid.num_model_chunks), part)
+    turns, begun = np.divmod(total, cycle)
+    part = per_round * turns + np.minimum(np.maximum(begun - chunk * per_round, 0), per_round)
+    at_once = runs_breadth_first(grid)
+    if at_once.any():
+        part = np.where(at_once, grid.num_micro_batches * (chunk < grid.num_model_chunks), part)
     return np.where(grid.num_model_chunks > 1, part, np.where(np.equal(chunk, 0), total, 0))
 
 

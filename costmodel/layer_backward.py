@@ -63,7 +63,9 @@ class LayerBackward:
 
     def before(self, behind: Column) -> LayerBackward:
         """The same with layers that kept ``behind`` behind it."""
-        return LayerBackward(np.concatenate([self.columns[:5], behind[None]]))
+        columns = self.columns.copy()
+        columns[5] = behind
+        return LayerBackward(columns)
 
 
 Modes = dict[int, list[LayerBackward]]
@@ -98,11 +100,11 @@ def largest_layer(chunks: Chunks, modes: Modes) -> Column:
 
 def widest_backward(chunks: Chunks, modes: Modes) -> LayerBackward:
     """`RankTotals.widest` [n]: backward comes to the parts of a chunk from the last to the first."""
-    behind, parts = np.zeros_like(chunks.exists), []
-    for part in reversed(chunks.parts):
-        parts.append(widest_layer(part, modes).before(behind))
+    *others, last = chunks.parts
+    widest, behind = widest_layer(last, modes), part_kept(last, modes)
+    for part in reversed(others):
+        widest = _wider(widest, widest_layer(part, modes).before(behind))
         behind = behind + part_kept(part, modes)
-    widest = reduce(_wider, parts)
     chunk = np.argmax(widest.needed, axis=0)
     return LayerBackward(widest.columns[:, chunk, np.arange(len(chunk))])
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from costmodel.deepspeed_memory import deepspeed_rank_memory
 from costmodel.layer_bytes import LayerBytes
 from costmodel.megatron_memory import megatron_inputs, megatron_rank_memory
+from costmodel.memo import Content, Identical
 from costmodel.rank_totals import Inputs, RankMemory, largest, total
 from costmodel.runtimes.grid import Grid
 from costmodel.shard_sizes import Column
@@ -49,6 +51,8 @@ __all__ = ["StateBytes", "grid_peak_bytes", "host_memory_bytes", "peak_memory", 
 InputsOf = Callable[[ModelSpec, TrainingSpec, RuntimeProfile, DeviceSpec, Grid], Inputs]
 MemoryOf = Callable[[Inputs, RankContents], RankMemory]
 
+_MOST_REMEMBERED = 2048
+"""Rows of a grid from which on its tables are not kept."""
 _MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
     "torch": (torch_inputs, torch_rank_memory),
     "megatron": (megatron_inputs, megatron_rank_memory),
@@ -58,10 +62,10 @@ _MODELS: dict[str, tuple[InputsOf, MemoryOf]] = {
 
 def plan_memory(plan: Plan, runtime: RuntimeProfile) -> tuple[StageMemory, ...]:
     """Terms and peak of the fullest device of every pipeline rank, equation (1)."""
-    inputs_of, rank_memory = memory_model(runtime)
+    _, rank_memory = memory_model(runtime)
     ranks = range(plan.parallel.pipeline_parallel_size)
     grid = Grid.from_plan(plan).take(np.zeros(len(ranks), dtype=np.int64))
-    inputs = inputs_of(plan.model, plan.training, runtime, plan.cluster.device, grid)
+    inputs = _inputs(plan.model, plan.training, runtime, plan.cluster.device, grid)
     return _stage_memories(rank_memory(inputs, plan_contents(plan, ranks)))
 
 
@@ -118,12 +122,12 @@ def _grid_peaks(
     first_rank_only: bool,
 ) -> Column:
     """Largest peak with its pools over the pipeline ranks of every row."""
-    inputs_of, rank_memory = memory_model(runtime)
+    _, rank_memory = memory_model(runtime)
     row, rank = np.arange(len(grid)), np.zeros(len(grid), dtype=np.int64)
     if not first_rank_only:
         row, rank = fullest_ranks(model, grid)
     whole = grid.take(row)
-    inputs = replace(inputs_of(model, training, runtime, device, whole), bound=first_rank_only)
+    inputs = replace(_inputs(model, training, runtime, device, whole), bound=first_rank_only)
     peaks = _rank_peaks(rank_memory(inputs, even_contents(model, whole, rank)))
     return np.maximum.reduceat(peaks, np.searchsorted(row, np.arange(len(grid))))
 
@@ -147,8 +151,8 @@ class RankBytes:
     def __init__(
         self, model: ModelSpec, device: DeviceSpec, training: TrainingSpec, runtime: RuntimeProfile, grid: Grid
     ) -> None:
-        inputs_of, self._rank_memory = memory_model(runtime)
-        self._inputs = inputs_of(model, training, runtime, device, grid)
+        _, self._rank_memory = memory_model(runtime)
+        self._inputs = _inputs(model, training, runtime, device, grid)
         self._device, self._runtime = device, runtime
 
     @property
@@ -175,6 +179,28 @@ def host_memory_bytes(plan: Plan) -> int:
 def memory_model(runtime: RuntimeProfile) -> tuple[InputsOf, MemoryOf]:
     """How a runtime's memory is predicted: the tables of a grid, and the terms of one pipeline rank per row."""
     return _MODELS[runtime.memory_model]
+
+
+def _inputs(
+    model: ModelSpec, training: TrainingSpec, runtime: RuntimeProfile, device: DeviceSpec, grid: Grid
+) -> Inputs:
+    """The tables of a grid; a search asks again and again about the same few rows."""
+    if len(grid) > _MOST_REMEMBERED:
+        return memory_model(runtime)[0](model, training, runtime, device, grid)
+    specs = (Identical(model), Identical(training), Identical(runtime), Identical(device))
+    return _remembered_inputs(*specs, Content(*grid.columns))
+
+
+@lru_cache(maxsize=64)
+def _remembered_inputs(
+    model: Identical[ModelSpec],
+    training: Identical[TrainingSpec],
+    runtime: Identical[RuntimeProfile],
+    device: Identical[DeviceSpec],
+    columns: Content,
+) -> Inputs:
+    inputs_of, _ = memory_model(runtime.value)
+    return inputs_of(model.value, training.value, runtime.value, device.value, Grid.from_columns(columns.columns))
 
 
 def whole_device_bytes(peaks: Column, runtime: RuntimeProfile, device: DeviceSpec) -> NDArray[np.float64]:

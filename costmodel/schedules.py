@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -131,10 +132,11 @@ def _table_of(orders: list[list[Operation]]) -> OperationTable:
     return OperationTable(padded[:, :, 0], padded[:, :, 1], padded[:, :, 2])
 
 
+@lru_cache(maxsize=512)
 def _forwards(
     schedule: PipelineSchedule, num_chunks: int, num_micro_batches: int, num_ranks: int
 ) -> tuple[Table, Table]:
-    """Chunk and micro-batch of every forward, one round of micro-batches after the other."""
+    """Chunk and micro-batch of every forward, one round of micro-batches after the other; for reading."""
     step = np.arange(num_chunks * num_micro_batches)
     if num_chunks == 1:
         return np.zeros_like(step), step

@@ -131,7 +131,7 @@ class _Instants(TorchRank):
         moments += [self.start(), self.regather()] if self.reshards.any() else []
         moments += [self.forward()] if self.reshards_chunks.any() else []
         moments += [backward, self.first_reduction()]
-        moments += [self._second(loss), self._second(backward)] if piped else []
+        moments += [self._second(loss), self._second(backward)] if self.starts_full.any() else []
         moments += [self.second_layer()] if single else []
         moments += [self.merge()] if self.accumulates.any() else []
         moments.append(self.last_backward())
@@ -140,14 +140,14 @@ class _Instants(TorchRank):
 
     def _second(self, moment: Moment) -> Moment:
         """The same of the second micro-batch where all are in flight at the first: one less, beside the first's gradients."""
-        totals = self.totals
-        applies = self.pipeline * (1 - totals.earlier) * (totals.in_flight > totals.micro_batch)
+        totals, applies = self.totals, self.starts_full
         whole = np.where(self.alone, totals.last.total.local, totals.sizes.local) * self.inputs.bytes_of("reduce")
         terms = dict(moment.terms)
         terms["activations"] = np.maximum(0, terms["activations"] - totals.micro_batch)
         terms["gradients"] = terms["gradients"] + whole
         again = self.reshards_chunks
-        terms["gathered_parameters"] = np.where(again, self.gathered(1, again), terms["gathered_parameters"])
+        if again.any():
+            terms["gathered_parameters"] = np.where(again, self.gathered(1, again), terms["gathered_parameters"])
         return Moment(
             {name: term * applies for name, term in terms.items()}, moment.gradients * applies, moment.gather * applies
         )
@@ -213,14 +213,18 @@ class _Instants(TorchRank):
     def first_backward(self) -> Moment:
         """Equation (2)."""
         widest = self.totals.widest
-        freed = np.where(self.split, -self.totals.split, self.totals.head_kept + widest.freed + widest.behind)
+        freed = self.totals.head_kept + widest.freed + widest.behind
+        formed, backward = self.formed(widest), widest.backward
+        if self.split.any():
+            freed = np.where(self.split, -self.totals.split, freed)
+            formed, backward = formed * ~self.split, np.where(self.split, self.split_working_set, backward)
         return self._moment(
             before=True,
             prefetched=self.prefetched,
-            gradients=self.earlier_gradients + self.forming(self.head_side) + self.formed(widest) * ~self.split,
+            gradients=self.earlier_gradients + self.forming(self.head_side) + formed,
             activations=np.maximum(0, self.totals.in_flight - freed),
             recompute_working_set=widest.recomputed,
-            backward_working_set=np.where(self.split, self.split_working_set, widest.backward),
+            backward_working_set=backward,
             gathered_parameters=self.gathered(2),
             hierarchical_shards=self.second_shards,
             communication_buffers=self.retained,

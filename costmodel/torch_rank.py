@@ -60,6 +60,11 @@ class TorchRank:
         """Where the backward is split; not with layers that are recomputed as a whole."""
         return np.asarray(splits_backward(self.grid) & (self.grid.num_model_chunks > self.totals.whole))
 
+    @cached_property
+    def starts_full(self) -> Column:
+        """1 where a pipeline has all of several micro-batches in flight when its first backward begins."""
+        return self.pipeline * (1 - self.totals.earlier) * (self.totals.in_flight > self.totals.micro_batch)
+
     @property
     def optimizer_state(self) -> Column:
         """The moments, and AdamW's step counters."""
@@ -199,7 +204,8 @@ class TorchRank:
         resharded = self.reshards if resharded is None else resharded
         some = last.root.gathered + np.minimum(layers * last.last_layer.gathered, last.layers.gathered)
         elements = np.where(resharded, some, self.totals.gathered)
-        elements = np.where(self.reshards_chunks, self.totals.regathered[begun], elements)
+        if self.reshards_chunks.any():
+            elements = np.where(self.reshards_chunks, self.totals.regathered[begun], elements)
         return elements * self.wrapped * self.inputs.bytes_of("compute")
 
     @cached_property

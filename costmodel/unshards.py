@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.in_flight import rows_by_value
+from costmodel.memo import Content
 from costmodel.runtimes.grid import SCHEDULES, Grid
+from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES
 from costmodel.schedules import Kind, operation_table
 from costmodel.specs import PipelineSchedule
 
@@ -63,11 +65,21 @@ def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
     Args:
         grid: n candidates.
         rank: pipeline rank of every row, n.
+
+    Returns:
+        An array for reading.
     """
-    result = np.arange(grid.num_model_chunks.max()) < grid.num_model_chunks[:, None]
-    rows = np.flatnonzero(grid.num_model_chunks > MOST_GATHERED)
     sizes = (grid.pipeline_schedule, grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches, rank)
-    for key, alike in rows_by_value([size[rows] for size in sizes]):
+    return _gathered_chunks(Content(*sizes))
+
+
+@lru_cache(maxsize=64)
+def _gathered_chunks(sizes: Content) -> NDArray[np.bool_]:
+    """`gathered_chunks` of schedule, ranks, chunks, micro-batches and rank, which many calls have in common."""
+    count = sizes.columns[2]
+    result = np.arange(count.max()) < count[:, None]
+    rows = np.flatnonzero(count > MOST_GATHERED)
+    for key, alike in rows_by_value([size[rows] for size in sizes.columns]):
         schedule, ranks, chunks, micro_batches, one = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches)
         result[rows[alike], :chunks] = _first_chunks(SCHEDULES[schedule], ranks, chunks, few, one)
@@ -126,13 +138,13 @@ def _counted(schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_mi
     """`repeated_gathers` along the whole order of every rank [2, p, v]."""
     counts = np.zeros((2, num_ranks, num_chunks), dtype=np.int64)
     for rank, (kind, chunk) in enumerate(_orders(schedule, num_ranks, num_chunks, num_micro_batches)):
-        at = np.arange(len(chunk))
-        used = np.maximum.accumulate(np.where(chunk == np.arange(num_chunks)[:, None], at, -1), axis=1)
-        last = np.concatenate([np.full((num_chunks, 1), -1), used[:, :-1]], axis=1)  # [v, operations] before each one
-        own = last[chunk, at]
-        again = (own >= 0) & ((last > own).sum(axis=0) >= MOST_GATHERED)
+        before = np.arange(len(chunk) - 1, dtype=np.int32)
+        # Of every chunk the last operation before each one but the first [v, operations - 1].
+        last = np.maximum.accumulate(np.where(chunk[:-1] == np.arange(num_chunks)[:, None], before, -1), axis=1)
+        own = last[chunk[1:], before]
+        again = (own >= 0) & (np.count_nonzero(last > own, axis=0) >= MOST_GATHERED)
         after_backward = again & (kind[own] != Kind.FORWARD)
-        counts[:, rank] = [np.bincount(chunk[each], minlength=num_chunks) for each in (again, after_backward)]
+        counts[:, rank] = [np.bincount(chunk[1:][each], minlength=num_chunks) for each in (again, after_backward)]
     return counts
 
 
@@ -210,5 +222,7 @@ def _orders(
     """Kind and chunk of the operations of every rank, or of ``only`` some, in order."""
     sizes = {"num_ranks": num_ranks, "num_chunks": num_chunks, "num_micro_batches": num_micro_batches}
     table = operation_table(schedule, **sizes, only=only)
+    if schedule not in SPLIT_BACKWARD_SCHEDULES:  # nothing else than forwards and backwards
+        return list(zip(table.kind, table.chunk, strict=True))
     runs = (table.kind != Kind.IDLE) & (table.kind != Kind.SEND)
     return [(kind[some], chunk[some]) for kind, chunk, some in zip(table.kind, table.chunk, runs, strict=True)]

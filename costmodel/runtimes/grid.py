@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Literal, get_args
 
 import numpy as np
@@ -37,7 +37,7 @@ _MOST_PLACES = 1 << 16
 """Values up to which a place for each costs less than sorting them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """Columns of equal length, int64. Booleans are 0 or 1.
 
@@ -65,22 +65,22 @@ class Grid:
     def __len__(self) -> int:
         return len(self.tensor_parallel_size)
 
-    @property
+    @cached_property
     def data_parallel_size(self) -> IntColumn:
         """Replicas that see different samples: replicate x shard."""
         return self.data_parallel_replicate_size * self.data_parallel_shard_size
 
-    @property
+    @cached_property
     def shard_group_size(self) -> IntColumn:
         """Devices that ZeRO shards over: dp_shard x cp, since context-parallel ranks hold the same parameters."""
         return self.data_parallel_shard_size * np.where(self.zero_stage > 0, self.context_parallel_size, 1)
 
-    @property
+    @cached_property
     def replica_group_size(self) -> IntColumn:
         """Devices that hold the same shard: dp_replicate, without ZeRO dp_replicate x cp."""
         return self.data_parallel_replicate_size * np.where(self.zero_stage > 0, 1, self.context_parallel_size)
 
-    @property
+    @cached_property
     def num_devices(self) -> IntColumn:
         """Devices each row uses."""
         return (
@@ -90,10 +90,20 @@ class Grid:
             * self.pipeline_parallel_size
         )
 
+    @property
+    def columns(self) -> tuple[IntColumn, ...]:
+        """All columns, in the order of `from_columns`."""
+        return tuple(getattr(self, name) for name in _COLUMNS)
+
+    @staticmethod
+    def from_columns(columns: Sequence[IntColumn]) -> Grid:
+        """A grid of its `columns`."""
+        return Grid(**dict(zip(_COLUMNS, columns, strict=True)))
+
     def take(self, index: NDArray[np.bool_] | IntColumn) -> Grid:
         """The rows that a mask or an index array selects."""
         rows = np.flatnonzero(index) if index.dtype == np.bool_ else index
-        return Grid(**{name: getattr(self, name)[rows] for name in _COLUMNS})
+        return Grid.from_columns([column[rows] for column in self.columns])
 
     def parallel(self, row: int) -> ParallelConfig:
         """Row ``row`` as a spec."""

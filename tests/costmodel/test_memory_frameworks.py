@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,8 +75,8 @@ def layer(runtime: str, *, fusion: str | None = None, tensor: int = 1, sequence:
     plan = make_plan(model, runtime=runtime, sequence=S, micro_batch_size=B, training=training)
     grid = Grid.from_plan(plan)
     size = grid.tensor_parallel_size * tensor
-    grid = Grid(**{**{name: getattr(grid, name) for name in Grid.__slots__}, "tensor_parallel_size": size,
-                   "sequence_parallel": grid.sequence_parallel * 0 + int(sequence)})  # fmt: skip
+    cut = grid.sequence_parallel * 0 + int(sequence)
+    grid = replace(grid, tensor_parallel_size=size, sequence_parallel=cut)
     found = megatron_layer_bytes(
         model, model.layers[0], plan.training, grid, accounting=profile.memory, fusion=fusion or profile.kernel_fusion
     )
@@ -108,9 +109,7 @@ def test_gathered_logits_do_not_shrink_with_tensor_parallelism() -> None:
     model = llama_layers(4)
     plan = make_plan(model, runtime="aleph", sequence=S, micro_batch_size=B)
     grid = Grid.from_plan(plan)
-    two = Grid(
-        **{**{name: getattr(grid, name) for name in Grid.__slots__}, "tensor_parallel_size": grid.zero_stage * 0 + 2}
-    )
+    two = replace(grid, tensor_parallel_size=grid.zero_stage * 0 + 2)
     for accounting, columns in (
         (MemoryAccounting(gathered_logits=True, loss_bytes=18), 1024),
         (MemoryAccounting(), 512),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,13 +95,7 @@ def test_even_contents_are_even_split(stages: int, chunks: int, layers: int) -> 
     layers = max(layers, virtual)
     model = llama(layers=layers)
     grid = Grid.from_plan(make_plan(model, pipeline_parallel_size=1))
-    grid = type(grid)(
-        **{
-            **{name: getattr(grid, name) for name in grid.__slots__},
-            "pipeline_parallel_size": np.array([stages]),
-            "num_model_chunks": np.array([chunks]),
-        }
-    )
+    grid = replace(grid, pipeline_parallel_size=np.array([stages]), num_model_chunks=np.array([chunks]))
     found = [0] * virtual
     for rank in range(stages):
         held = even_contents(model, grid, np.array([rank])).chunks
