@@ -33,8 +33,8 @@ FULL_RECOMPUTE = RECOMPUTE_KINDS.index("full")
 CONTEXT_PARALLEL_METHODS: tuple[ContextParallelMethod | None, ...] = (None, *get_args(ContextParallelMethod))
 DATA_OUTERMOST = AXIS_ORDER_WORDS.index("data_outermost")
 _MOST_CODES = 1 << 62
-_MOST_PLACES = 1 << 16
-"""Values up to which a place for each costs less than sorting them."""
+_FEW_ROWS, _MOST_PLACES = 1 << 11, 1 << 16
+"""Rows that are sorted quickly; of more, values up to which a place for each costs less than sorting them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +177,10 @@ def group_rows(columns: Sequence[IntColumn]) -> IntColumn:
 
 def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     """One row of every combination of values that the columns [n] hold, and for every row which of them it has [n]."""
-    code = group_rows([_numbered(column) for column in columns])
+    many = len(columns[0]) > _FEW_ROWS
+    code = group_rows([_numbered(column) for column in columns] if many else columns)
     size = int(code.max(initial=0)) + 1
-    if size > _MOST_PLACES:
+    if not many or size > _MOST_PLACES:
         _, first, index = np.unique(code, return_index=True, return_inverse=True)
         return first, index.reshape(-1)
     rows = np.full(size, -1, dtype=np.int64)
@@ -190,7 +191,7 @@ def distinct_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
 
 def first_of_alike(grid: Grid, besides: str) -> tuple[IntColumn, IntColumn]:
     """The first of neighbouring rows that differ in nothing ``besides`` one column, and for every row which of them it has."""
-    columns = [getattr(grid, field.name) for field in fields(grid) if field.name != besides]
+    columns = [getattr(grid, name) for name in _COLUMNS if name != besides]
     first = np.ones(len(grid), dtype=np.bool_)
     first[1:] = reduce(np.logical_or, (column[1:] != column[:-1] for column in columns))
     return np.flatnonzero(first), np.cumsum(first) - 1
