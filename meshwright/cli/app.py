@@ -35,7 +35,7 @@ COMMANDS = {
     "hardware": "meshwright.cli.hardware",
     "models": "meshwright.cli.models",
 }
-_COLLECT_AFTER = 50_000
+_COLLECT_AFTER = 200_000
 """New containers before garbage is looked for: imports and answers make many that stay, which Python's 700 would walk through
 again and again."""
 
