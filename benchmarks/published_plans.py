@@ -37,8 +37,9 @@ from meshwright.validation.run_files import read_runs
 from meshwright.validation.run_rows import RunRow, was_measured
 from planner.axes import AXES, GRID_AXES
 from planner.candidates import sift
+from planner.closing import GAP_TOLERANCE, tighten
 from planner.effort import quick
-from planner.evaluation import GAP_TOLERANCE, Search
+from planner.evaluation import Search
 from planner.search import NODE_BUDGET
 from planner.space import Space, completer_of, declare_space
 
@@ -127,7 +128,7 @@ def best_of(run: AdaptedRun) -> Answer:
     found = Search(sift(space), completer_of(space), NODE_BUDGET)
     if found.fastest() is None:
         return Answer(seconds=float("inf"), lower_seconds=float("inf"), space=space)
-    found.tighten(quick())
+    tighten(found, quick())
     return Answer(seconds=float(found.time.min()), lower_seconds=float(found.lower[found.fits].min()), space=space)
 
 

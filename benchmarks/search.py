@@ -163,8 +163,9 @@ def open_candidates() -> tuple[int, int, int]:
     """
     from meshwright.statement import resolve_statement
     from planner.candidates import sift
+    from planner.closing import GAP_TOLERANCE, tighten
     from planner.effort import exact
-    from planner.evaluation import GAP_TOLERANCE, Search
+    from planner.evaluation import Search
     from planner.search import NODE_BUDGET
     from planner.space import completer_of, declare_space
 
@@ -176,7 +177,7 @@ def open_candidates() -> tuple[int, int, int]:
     space = declare_space(stated.model, stated.cluster, stated.training, stated.runtime, allow=stated.allow)
     found = Search(sift(space), completer_of(space), NODE_BUDGET)
     found.fastest()
-    found.tighten(exact())
+    tighten(found, exact())
     within = 1.0 - GAP_TOLERANCE
     below = found.fits & (found.lower < found.time.min() * within)
     unsolved = found.fits & found.refined & (found.lower < found.time * within)

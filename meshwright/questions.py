@@ -64,7 +64,7 @@ def choose_objective(
         raise InputError(
             f"within is for objective memory-headroom, found objective {name}; leave it out, or ask for memory-headroom"
         )
-    from planner import fewer_devices, objectives
+    from planner import fewer_devices, headroom, objectives
 
     if name == "cost":
         paid = device_price(price, cluster)
@@ -76,7 +76,7 @@ def choose_objective(
         return lambda inquiry: objectives.cheapest(inquiry, paid)
     if name == "memory-headroom":
         share = _WITHIN if within is None else parse_share("within", within, example=_WITHIN)
-        return lambda inquiry: objectives.most_headroom(inquiry, share)
+        return lambda inquiry: headroom.most_headroom(inquiry, share)
     return objectives.fewest_devices if name == "devices" else fewer_devices.fastest
 
 

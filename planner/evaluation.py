@@ -6,7 +6,7 @@ those with as many micro-batches share the graph of the longest path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import Estimate, Plan
 from planner.candidates import Candidates, Column, Known, Mask, completed_plan
-from planner.completion import Completer, Refined, all_or_none, is_free
-from planner.effort import Effort
+from planner.completion import Completer, Refined
 from planner.layouts import complexity_columns
 
 Index = NDArray[np.int64]
@@ -26,7 +25,6 @@ _TOGETHER = 32
 _BOUNDED, _WEIGHED, _FIRST = 4096, 512, 16
 _LIKELY = 0.6
 """Share of the memory that a row's least need may take for it to be likely to fit."""
-GAP_TOLERANCE = 1e-9
 
 
 def estimate_of(plan: Plan) -> Estimate:
@@ -75,7 +73,9 @@ class Search:
         self.refined = np.zeros(len(self.lower), dtype=bool)
         self.sharpened = np.zeros(len(self.lower), dtype=bool)
 
-    def fastest(self, rows: Mask | Index | None = None, *, budget: int | None = None) -> int | None:
+    def fastest(
+        self, rows: Mask | Index | None = None, *, budget: int | None = None, below: float = np.inf
+    ) -> int | None:
         """The row with the smallest step time among some rows; None when no completion of them fits.
 
         Rows are refined in the order of their bounds, together with those of the same shape, until no bound of a row left is
@@ -84,19 +84,20 @@ class Search:
         Args:
             rows: a mask or row numbers; None for all.
             budget: nodes this call may build; None for all that are left.
+            below: seconds from which on rows are of no interest; the answer may still take longer.
         """
         index = np.arange(len(self.lower))[... if rows is None else rows]
         spare = self.budget if budget is None else min(budget, self.budget)
-        upper, open_rows = float(self.time[index].min(initial=np.inf)), index
+        upper, open_rows = float(self.time[index].min(initial=below)), index
         most, asked = 1, _FIRST
         while True:
             open_rows = open_rows[self.fits[open_rows] & ~self.refined[open_rows] & (self.lower[open_rows] < upper)]
             if not len(open_rows):
-                return self._simplest(index)
+                return self.simplest(index)
             batch = self._next(open_rows, upper) if np.isfinite(upper) else self._likely(open_rows, most, asked)
             cost = self._nodes(batch)
             if cost > spare and np.isfinite(upper):
-                return self._simplest(index)
+                return self.simplest(index)
             if len(batch):
                 self.refine(batch)
                 upper, most = min(upper, float(self.time[batch].min())), min(2 * most, _TOGETHER)
@@ -179,64 +180,8 @@ class Search:
         self.lower[rows[known]] = np.minimum(self.lower[rows[known]], self.time[rows[known]])
         self.stages.update({int(rows[row]): (found.layers[row], found.recomputed[row]) for row in known})
 
-    def tighten(self, effort: Effort) -> None:
-        """Close the gap: work on rows whose bound is below the best time, smallest bound first, as long as ``effort`` lasts."""
-        stuck = np.zeros(len(self.lower), dtype=bool)
-        try:
-            while True:
-                upper = float(self.time.min())
-                below = self.fits & (self.lower < upper * (1.0 - GAP_TOLERANCE))
-                rows = np.flatnonzero(below & ~stuck)
-                gap = 1.0 - min(upper, float(self.lower[self.fits].min())) / upper
-                if not len(rows) or not effort.begin(gap=gap, left=int(below.sum())):
-                    break
-                row = int(rows[np.argmin(self.lower[rows])])
-                twins = rows[self._alike(rows, row)]
-                stuck[twins] = not self._close(row, twins, upper, effort)
-        except KeyboardInterrupt:
-            effort.ended = "it was interrupted"
-        if stuck.any() and not effort.ended:
-            several = int(stuck.sum())
-            effort.ended = f"{several:,} candidate{'s' * (several > 1)} took more work than is allowed for one"
-
-    def _close(self, row: int, twins: Index, upper: float, effort: Effort) -> bool:
-        """Work on a row and its twins; whether they need no more, or may be worked on again."""
-        if not self.refined[row]:
-            self.refine(twins)
-            return True
-        one = self.candidates.grid.take(np.array([row]))
-        if is_free(one, free=self.completer.free)[0]:
-            found = self.completer.branched(one, upper=upper, budget=effort.branches)
-        elif self.completer.counts == "per_stage" and not all_or_none(one, "per_stage")[0]:
-            upper *= 1.0 - effort.enough
-            counts, known = self.stages[row][1], float(self.time[row])
-            found = self.completer.solved(
-                one, counts, known=known, upper=upper, seconds=effort.seconds_left, most_cuts=effort.cuts
-            )
-        else:
-            found = None
-        if found is None:
-            return False
-        if found.seconds[0] < self.time[row] * (1.0 - GAP_TOLERANCE):
-            self._take(twins, found)
-        self.lower[twins] = max(self.lower[row], min(found.lower[0], self.time[row]))
-        return bool(self.lower[row] >= min(upper, self.time[row]) * (1.0 - GAP_TOLERANCE))
-
-    def _alike(self, rows: Index, row: int) -> Mask:
-        """Rows that only differ in a ZeRO stage that changes nothing: under pipelines gradients are reduced once."""
-        grid = self.candidates.grid
-        same = np.ones(len(rows), dtype=bool)
-        for values in (self.time, self.lower, self.needed_bytes, self.refined):
-            same &= values[rows] == values[row]
-        for column in fields(Grid):
-            values = getattr(grid, column.name)
-            if column.name != "zero_stage":
-                same &= values[rows] == values[row]
-        piped = grid.pipeline_parallel_size[row] > 1
-        stage = grid.zero_stage
-        return np.asarray((rows == row) | (same & piped & np.isin(stage[rows], (1, 2)) & (stage[row] in (1, 2))))
-
-    def _take(self, rows: Index, found: Refined) -> None:
+    def take(self, rows: Index, found: Refined) -> None:
+        """Completions of some rows that are faster than what was known."""
         self.time[rows], self.needed_bytes[rows] = found.seconds[0], found.needed_bytes[0]
         for row in rows.tolist():
             self.stages[row] = (found.layers[0], found.recomputed[0])
@@ -262,7 +207,7 @@ class Search:
         Raises:
             ValueError: when no row with a completion is known.
         """
-        row = self._simplest(np.arange(len(self.time)))
+        row = self.simplest()
         if row is None:
             raise ValueError("no candidate is known to fit")
         return row
@@ -302,7 +247,9 @@ class Search:
         """`complexity_columns` of some rows, the most important last as `np.lexsort` wants it."""
         return complexity_columns(self.candidates.grid.take(rows))[::-1]
 
-    def _simplest(self, rows: Index) -> int | None:
+    def simplest(self, rows: Index | None = None) -> int | None:
+        """Of the fastest of some rows, or of all, the simplest; None when none of them is known to fit."""
+        rows = np.arange(len(self.time)) if rows is None else rows
         smallest = self.time[rows].min(initial=np.inf)
         if not np.isfinite(smallest):
             return None

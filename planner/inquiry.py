@@ -92,12 +92,12 @@ class Inquiry:
             return parse_values(axis, words if isinstance(words, str) else ",".join(words), "allow")
         return None
 
-    def search(self, space: Space) -> Recommendation | Infeasible:
-        """The fastest plan of a space declared from this question."""
+    def search(self, space: Space, found: Search | None = None) -> Recommendation | Infeasible:
+        """The fastest plan of a space declared from this question; ``found``: what is known of its candidates already."""
         inputs = (self.model, self.cluster, self.training, self.runtime)
         closes = self.exact or self.time_limit is not None
         effort = exact(self.time_limit, self.report) if closes else None
-        return search(*inputs, space, self.top, total_tokens=self.total_tokens, effort=effort)
+        return search(*inputs, space, self.top, total_tokens=self.total_tokens, effort=effort, found=found)
 
     def answer(self, space: Space) -> Recommendation | Infeasible:
         """What `search` finds, with all that is told about it beside its space."""

@@ -1,4 +1,4 @@
-"""Objectives other than the step time, each from searches for the step time over parts of the space.
+"""The fewest devices and the lowest cost, each from searches for the step time over parts of the space.
 
 T(n) is the step time of the fastest plan on n devices, with U(n) found and L(n) a bound from the certificate of that part.
 
@@ -11,24 +11,17 @@ Cost per token is price x n x T(n) / tokens of a step; among plans on equally ma
 
 and a number of devices whose bound is above a value found needs no search. The price scales both alike, so it changes neither the
 choice nor the gap.
-
-Memory headroom: the most free memory per device among the plans whose step time is at most (1 + w) U, U being the fastest found.
-Let T(M) be the fastest step time among plans that need at most M bytes; it does not grow with M, so the smallest M with
-T(M) <= (1 + w) U is found by bisection. A search over M decides: its best plan is within the limit, or its bound is beyond.  (3)
 """
 
 from __future__ import annotations
 
-from costmodel.runtimes.memory_limit import make_memory_limit
 from costmodel.runtimes.rules import divisors
 from costmodel.specs import ClusterSpec, Infeasible, Objective, Recommendation, Trial
 from planner.inquiry import Inquiry, miss_of, nearest_miss, searched, try_space
-from planner.rivals import with_advice, with_rivals
+from planner.rivals import with_rivals
 from planner.space import Space
 
 _MOST_NODES = 16
-_RESOLUTION = 1 / 1024
-"""Of a device's memory: closer than this bisection (3) does not look."""
 
 
 def every_number(cluster: ClusterSpec) -> list[int]:
@@ -132,106 +125,6 @@ def _cost_objective(value: float, bound: float, price: float, trials: tuple[Tria
         trials=trials,
         price_per_device_hour=price,
     )
-
-
-def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasible:
-    """The plan with the most free memory among those at most ``within`` slower than the fastest (3).
-
-    Args:
-        inquiry: the question.
-        within: share of the fastest step time that may be given up, such as 0.1.
-
-    Raises:
-        InputError: for stated values that break a rule by themselves.
-    """
-    fastest = inquiry.search(inquiry.space())
-    if isinstance(fastest, Infeasible):
-        return with_advice(fastest, inquiry.space())
-    first = fastest.certificate.upper_seconds
-    slowest = (1 + within) * first
-    usable = inquiry.space().context.usable_bytes
-    best, trials, low = _bisect(inquiry, fastest, slowest, usable)
-    value, bound = usable - _needed(best), usable - low
-    gap = (bound - value) / bound if bound else 0.0
-    seconds = best.certificate.upper_seconds
-    objective = Objective(
-        name="memory-headroom",
-        value=value,
-        bound=bound,
-        gap=gap,
-        statement=f"{value / 2**30:.2f} of {usable / 2**30:.2f} GiB a device stay free, {seconds / first - 1:+.1%} in step time "
-        f"against the fastest plan: the most among plans at most {within:.0%} slower, under this cost model, gap {gap:.2%}",
-        trials=tuple(trials),
-        within=within,
-        fastest_seconds=first,
-    )
-    return with_rivals(best, inquiry.space()).model_copy(update={"objective": objective})
-
-
-def _bisect(
-    inquiry: Inquiry, best: Recommendation, slowest: float, usable: int
-) -> tuple[Recommendation, list[Trial], int]:
-    """The plan of (3), the limits tried, and the bytes below which no plan is fast enough."""
-    trials: list[Trial] = []
-    low, high = 0, _needed(best)
-
-    def attempt(limit: int) -> Recommendation | None:
-        """The fastest plan within ``limit`` bytes, where it is fast enough."""
-        inquiry.report(f"trying plans of at most {limit / 2**30:.1f} GiB a device")
-        device = inquiry.cluster.device
-        held = inquiry.changed(memory_limit=make_memory_limit(device, reserve_bytes=device.memory_bytes - limit))
-        trial, found = try_space(held.space(), limit), None
-        if trial.fits and (trial.lower_seconds or 0.0) <= slowest:
-            answer = held.search(held.space())
-            assert isinstance(answer, Recommendation)
-            trial = searched(trial, answer)
-            found = answer if answer.certificate.upper_seconds <= slowest else None
-        trials.append(trial)
-        return found
-
-    while high - low > max(1, int(_RESOLUTION * usable)):
-        middle = (low + high) // 2
-        found = attempt(middle)
-        if found is not None:
-            best, high = found, _needed(found)
-        elif _excluded(trials[-1], slowest):
-            low = middle
-        else:
-            break  # the search could not decide; the bound stays where it was
-    if high - 1 > low:
-        best = attempt(high - 1) or best
-        low = high if _excluded(trials[-1], slowest) else low
-    return _unlimited(best, inquiry), trials, low
-
-
-def _excluded(trial: Trial, slowest: float) -> bool:
-    """No plan within the limit is fast enough, for certain."""
-    return not trial.fits or (trial.lower_seconds is not None and trial.lower_seconds > slowest)
-
-
-def _unlimited(answer: Recommendation, inquiry: Inquiry) -> Recommendation:
-    """The limit of a bisection step was the search's own: estimates show the user's."""
-    held = answer.best.estimate.memory_limit if answer.best.estimate else None
-    if held is None or held == inquiry.memory_limit:
-        return answer
-    own = {"memory_limit": inquiry.memory_limit}
-    plans = tuple(
-        plan.model_copy(update={"estimate": plan.estimate and plan.estimate.model_copy(update=own)})
-        for plan in (answer.best, *answer.alternatives)
-    )
-    rejections = tuple(
-        rejection.model_copy(update={"example": rejection.example.replace(held.words, "for the headroom wanted")})
-        for rejection in answer.rejections
-    )
-    statement = f"{answer.certificate.statement}, among plans of at most {held.usable_bytes / 2**30:.2f} GiB a device"
-    certificate = answer.certificate.model_copy(update={"statement": statement})
-    changed = {"best": plans[0], "alternatives": plans[1:], "rejections": rejections, "certificate": certificate}
-    return answer.model_copy(update=changed)
-
-
-def _needed(answer: Recommendation) -> int:
-    assert answer.best.estimate is not None
-    return answer.best.estimate.peak_memory_bytes.device
 
 
 def _reported(inquiry: Inquiry, space: Space, number: int) -> Trial:

@@ -22,6 +22,7 @@ from costmodel.uncertainty import error_band
 from planner.candidates import survey
 from planner.cautions import find_cautions
 from planner.certificate import make_certificate
+from planner.closing import tighten
 from planner.duration import training_duration
 from planner.effort import Effort, quick
 from planner.evaluation import Search
@@ -47,6 +48,7 @@ def search(
     total_tokens: int | None = None,
     node_budget: int = NODE_BUDGET,
     effort: Effort | None = None,
+    found: Search | None = None,
 ) -> Recommendation | Infeasible:
     """The fastest plan of a space that fits, or why there is none.
 
@@ -61,6 +63,7 @@ def search(
         node_budget: nodes of pipeline graphs that may be walked to prove the optimum (about 1.5 us each); when
             they are spent the certificate keeps a gap.
         effort: work on candidates that bounds leave open after that; None for a little.
+        found: what is known of the space's candidates already.
 
     Raises:
         ValueError: when the space was declared for other inputs.
@@ -69,11 +72,11 @@ def search(
     if (context.model, context.cluster, context.training, context.runtime) != (model, cluster, training, runtime):
         raise ValueError("the space was declared for another model, cluster, training or runtime")
     started = time.perf_counter()
-    found = Search(survey(space), completer_of(space), node_budget)
+    found = found or Search(survey(space), completer_of(space), node_budget)
     if found.fastest() is None:
         return explain_infeasible(space, found.candidates.told())
     work = effort or quick()
-    found.tighten(work)
+    tighten(found, work)
     return _recommend(space, found, work, top=top, total_tokens=total_tokens, started=started)
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 
-import numpy as np
 import pytest
 from planner_worlds import GIB, ask, holds_plan, make_cluster, make_model
 
-from costmodel.runtimes.memory_limit import make_memory_limit
 from costmodel.specs import Infeasible, Objective, Recommendation
-from planner.candidates import sift
-from planner.evaluation import exact_seconds
+from planner.headroom import most_headroom
 from planner.infeasible import least_memory
 from planner.inquiry import Inquiry
-from planner.objectives import cheapest, every_number, fewest_devices, most_headroom, worthwhile_numbers
+from planner.objectives import cheapest, every_number, fewest_devices, worthwhile_numbers
 
 LARGE = make_model(layers=6, hidden=1024, heads=8, key_values=8, feed_forward=4096, vocab=32000)
 
@@ -138,31 +135,3 @@ def test_devices_that_stay_free_are_not_paid_for() -> None:
     assert found.duration is not None
     assert found.duration.device_hours == pytest.approx(found.duration.seconds * found.best.num_devices_used / 3600)
     assert any("as the objective cost asks" in warning for warning in found.warnings)
-
-
-@pytest.mark.parametrize("within", [0.02, 0.1, 0.5, 100.0])
-def test_headroom_is_that_of_every_candidate_evaluated(within: float) -> None:
-    held = {"pipeline_parallel_size": "1", "recompute": "none"}  # nothing of a candidate is left open
-    inquiry = ask(model=LARGE, cluster=make_cluster(per_node=4, memory_bytes=16 * GIB), batch=8, fix=held)
-    candidates = sift(inquiry.space())
-    rows = np.flatnonzero(candidates.fits)
-    seconds = exact_seconds(candidates.context, candidates.grid.take(rows))
-    fast_enough = rows[seconds <= (1 + within) * seconds.min()]
-    least = candidates.needed_bytes[fast_enough].min()
-    found, objective = recommended(most_headroom(inquiry, within))
-    assert found.best.estimate is not None
-    assert objective.value == 16 * GIB - found.best.estimate.peak_memory_bytes.device
-    assert found.certificate.upper_seconds <= (1 + within) * seconds.min()
-    assert objective.value <= 16 * GIB - least + 1 <= objective.bound + 2  # a column of floats, bytes rounded up
-    assert objective.gap <= 0.01
-    assert objective.value >= (16 * GIB - least) * (1 - 0.01)
-
-
-def test_headroom_is_of_what_the_user_lets_plans_use() -> None:
-    inquiry = ask(model=LARGE, cluster=make_cluster(per_node=4, memory_bytes=16 * GIB), batch=8)
-    limit = make_memory_limit(inquiry.cluster.device, fraction=0.75)
-    found, objective = recommended(most_headroom(inquiry.changed(memory_limit=limit), 0.1))
-    assert found.best.estimate is not None
-    assert found.best.estimate.memory_limit == limit
-    assert objective.value == 12 * GIB - found.best.estimate.peak_memory_bytes.device
-    assert not any("reserved" in rejection.example for rejection in found.rejections)
