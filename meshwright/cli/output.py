@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+import typer
 from pydantic import BaseModel
-from rich.console import Console
 
 from meshwright.visible_text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _PATIENCE_SECONDS = 1.0
 _NARROWEST = 72  # below, numbers would be cut; the terminal wraps the lines instead
@@ -18,13 +23,17 @@ _NARROWEST = 72  # below, numbers would be cut; the terminal wraps the lines ins
 
 def answer_console() -> Console:
     """Tables and text that were asked for, never so narrow that a number is cut."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     console.width = max(console.width, _NARROWEST)
     return console
 
 
 def notice_console() -> Console:
-    """Progress, notices and warnings."""
+    """Progress that moves."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -39,9 +48,8 @@ def print_json(content: BaseModel | Sequence[BaseModel]) -> None:
 
 def print_warnings(warnings: Iterable[str]) -> None:
     """One line each on stderr."""
-    console = notice_console()
     for warning in warnings:
-        console.print(f"[bold yellow]warning:[/] {_plain(warning)}", soft_wrap=True)
+        _say(f"{typer.style('warning:', fg='yellow', bold=True)} {visible(warning)}")
 
 
 class SlowProgress:
@@ -60,10 +68,10 @@ class SlowProgress:
 
 def print_notice(text: str) -> None:
     """One line on stderr."""
-    notice_console().print(_plain(text), soft_wrap=True)
+    _say(visible(text))
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(visible(text))
+def _say(line: str) -> None:
+    """On stderr, in colour where a terminal shows it; rich takes too long to load for that."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    typer.echo(line, err=True, color=False if plain else None)

@@ -7,7 +7,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
 from costmodel.specs import Infeasible, InputError, Recommendation, Rejection
 from meshwright.cli import options
@@ -16,6 +15,8 @@ from meshwright.cli.light_numpy import import_numpy
 from meshwright.cli.output import SlowProgress, answer_console, print_json, print_notice, print_warnings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from meshwright.shortlist import Shortlist
 
 _PASSED_ON = (
