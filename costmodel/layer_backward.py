@@ -111,16 +111,17 @@ def widest_backward(chunks: Chunks, modes: Modes) -> LayerBackward:
 
 def first_layer(chunks: Chunks, modes: Modes) -> LayerBackward:
     """The layer of the first chunk's first part with layers whose backward needs most [n]."""
-    found = _first_chunk(widest_layer(chunks.parts[-1], modes))
+    found = _widest_of_first(chunks.parts[-1], modes)
     for part in reversed(chunks.parts[:-1]):
         holds = sum(count[0] for count in part.layers) > 0
-        first = _first_chunk(widest_layer(part, modes))
-        found = LayerBackward(np.where(holds, first.columns, found.columns))
+        found = LayerBackward(np.where(holds, _widest_of_first(part, modes).columns, found.columns))
     return found
 
 
-def _first_chunk(layer: LayerBackward) -> LayerBackward:
-    return LayerBackward(layer.columns[:, 0])
+def _widest_of_first(part: Part, modes: Modes) -> LayerBackward:
+    """`widest_layer` of the first chunk alone [n]."""
+    kinds = zip(modes[id(part.recompute)], part.layers, strict=True)
+    return reduce(_wider, (LayerBackward(_of_chunks(mode)[:, 0] * (count[0] > 0)) for mode, count in kinds))
 
 
 def widest_layer(part: Part, modes: Modes) -> LayerBackward:

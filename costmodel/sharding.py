@@ -117,6 +117,8 @@ def _collectives(setting: Setting, parameters: Matrix) -> tuple[Matrix, Matrix, 
     if partitioned.any():
         again = np.where(partitioned, all_gather_seconds(groups.partition, gathered, calls), gather)
     reduce = reduce_scatter_seconds(groups.shard, reduced * slower, calls)
+    if not setting.often.replicas.any():
+        return gather, again, reduce, np.zeros_like(reduce)
     return gather, again, reduce, all_reduce_seconds(groups.replicate, reduced / groups.shard.size, calls)
 
 

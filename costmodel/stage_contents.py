@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodel.in_flight import in_flight
 from costmodel.layer_kinds import kind_of_layer, layer_kinds, layers_of_kinds
-from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid
+from costmodel.runtimes.grid import RECOMPUTE_KINDS, Grid, distinct_rows
 from costmodel.runtimes.placement import SPLIT_BACKWARD_SCHEDULES, V_SCHEDULES, stages_of_ranks, virtual_stage
 from costmodel.runtimes.rules_core import schedule_is
 from costmodel.shard_sizes import Column
@@ -134,24 +134,22 @@ def _inner_ranks(model: ModelSpec, grid: Grid) -> list[Column]:
     gradients it holds.
     """
     sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
-    shape = np.stack([grid.pipeline_schedule, *sizes], axis=1)
-    _, row, inverse = np.unique(shape, axis=0, return_index=True, return_inverse=True)
+    row, inverse = distinct_rows([grid.pipeline_schedule, *sizes])
     shapes = grid.take(row)
     last = shapes.pipeline_parallel_size - 1
     of_shape = np.repeat(np.arange(len(row)), np.maximum(last - 1, 0))
     rank = 1 + np.arange(len(of_shape)) - np.searchsorted(of_shape, of_shape)
     some = shapes.take(of_shape)
     finished = in_flight(some, rank) < some.num_micro_batches * some.num_model_chunks
-    alike = [of_shape, finished]
+    alike = [of_shape, finished.astype(np.int64)]
     if len(layer_kinds(model)) > 1:
         chunks = even_contents(model, some, rank).chunks
         alike += [column for columns in (*chunks.layers, chunks.last_kind) for column in columns]
-    _, first = np.unique(np.stack(alike, axis=1), axis=0, return_index=True)
-    first = np.sort(first)
+    first = np.sort(distinct_rows(alike)[0])
     turn = np.arange(len(first)) - np.searchsorted(of_shape[first], of_shape[first])
     ranks = np.repeat(last[:, None], turn.max(initial=-1) + 1, axis=1)
     ranks[of_shape[first], turn] = rank[first]
-    return list(ranks[inverse.reshape(-1)].T)
+    return list(ranks[inverse].T)
 
 
 def even_contents(model: ModelSpec, grid: Grid, rank: Column) -> RankContents:

@@ -52,11 +52,17 @@ def regathers(grid: Grid, held: NDArray[np.int64], schedule: PipelineSchedule) -
     if chunks <= MOST_GATHERED:
         return result
     for micro_batches in set(grid.num_micro_batches[grid.zero_stage > 0].tolist()):
-        counts, after_backward = repeated_gathers(schedule, ranks, chunks, micro_batches)
-        by_stage = np.stack([np.zeros_like(counts), counts, counts, after_backward]).reshape(4, -1)
         rows = np.flatnonzero(grid.num_micro_batches == micro_batches)
+        by_stage = _regathers(schedule, ranks, chunks, micro_batches)
         result[rows[:, None], held.ravel()] = by_stage[grid.zero_stage[rows]]
     return result
+
+
+@lru_cache(maxsize=1024)
+def _regathers(schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int) -> Counts:
+    """`regathers` by stage of ZeRO and chunk, one rank after the other [4, p v]."""
+    counts, after_backward = repeated_gathers(schedule, num_ranks, num_chunks, num_micro_batches)
+    return np.stack([np.zeros_like(counts), counts, counts, after_backward]).reshape(4, -1)
 
 
 def gathered_chunks(grid: Grid, rank: Counts) -> NDArray[np.bool_]:
