@@ -74,4 +74,4 @@ def print_notice(text: str) -> None:
 def _say(line: str) -> None:
     """On stderr, in colour where a terminal shows it; rich takes too long to load for that."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    typer.echo(line, err=True, color=False if plain else None)
+    typer.echo(line, file=sys.stderr, color=False if plain else None)

@@ -1,5 +1,6 @@
 """Exit codes, streams and files of the real commands."""
 
+import io
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from costmodel.specs.write_schemas import FOLDER
 from meshwright import load_plan
 from meshwright.cli import app
 from meshwright.cli.app import main
+from meshwright.cli.output import print_warnings
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("--model", "llama-3-8b", "--cluster", "8xH100-SXM", "--global-batch-size", "64", "--sequence-length", "2048")
@@ -296,7 +298,7 @@ def test_a_planning_process_imports_nothing_heavy() -> None:
         "import sys\n"
         "from meshwright.cli.app import main\n"
         f"code = main(['plan', *{INPUTS!r}, '--json'])\n"
-        "heavy = {'torch', 'transformers', 'pulp', 'highspy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'pulp', 'highspy', 'rich'} & set(sys.modules)\n"
         "print(code, sorted(heavy), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -317,6 +319,13 @@ def test_streams_that_take_nothing_are_no_internal_error(closed: str, code: int)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == code
     assert done.stderr == ("error: No space left on device: the answer could not be written\n" if code else "")
+
+
+def test_warnings_are_written_as_the_stream_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(taken, encoding="ascii", errors="backslashreplace"))
+    print_warnings(["[bold] :smile: \u00e9\x1b"])
+    assert taken.getvalue() == b"warning: [bold] :smile: \\xe9\\x1b\n"
 
 
 def test_names_that_are_no_text_are_kept_out_of_the_plan(cli: Cli, tmp_path: Path) -> None:
