@@ -23,8 +23,11 @@ from planner.layouts import complexity_columns
 Index = NDArray[np.int64]
 _TOGETHER = 32
 _BOUNDED, _WEIGHED, _FIRST = 4096, 512, 16
+_MANY, _COMPARED = 4096, 256
 _LIKELY = 0.6
 """Share of the memory that a row's least need may take for it to be likely to fit."""
+_LIKELY_AS_IT_STANDS = 0.9
+"""The same for rows that recompute nothing, which need little more than is known."""
 
 
 def estimate_of(plan: Plan) -> Estimate:
@@ -51,7 +54,8 @@ class Search:
 
     ``time`` [n]: step time of the best completion found, infinite before and where none fits; ``lower`` [n]: a bound on all
     completions, infinite where none fits; ``refined`` [n]: where both are of completions; ``fits`` [n]: one fits, or may.
-    ``budget``: graph nodes that may still be built. What is not known of the candidates yet is found where it may matter.
+    ``budget``: graph nodes that may still be built; ``probed``: whether a good time was looked for. What is not known of the
+    candidates yet is found where it may matter.
     """
 
     candidates: Candidates
@@ -63,6 +67,7 @@ class Search:
     sharpened: Mask = field(init=False)
     fits: Mask = field(init=False)
     needed_bytes: Column = field(init=False)
+    probed: bool = False
     stages: dict[int, tuple[Index, Index]] = field(default_factory=dict)
     plans: dict[int, Plan] = field(default_factory=dict)
 
@@ -128,6 +133,8 @@ class Search:
     def _next(self, rows: Index, upper: float) -> Index:
         """Rows with the smallest bounds that are worth refining together, or none where more has become known of them."""
         rough = rows[self.candidates.known[rows] == Known.WORK]
+        if len(rough) > _MANY and not self.probed:
+            return self._probe(rough)
         if len(rough):
             self.candidates.average(rough, below=upper)
             return rows[:0]
@@ -148,6 +155,32 @@ class Search:
         else:
             return alike[:_TOGETHER]
         return alike[:0]
+
+    def _probe(self, rows: Index) -> Index:
+        """A row that is likely to be fast, or none: with a good time most of many rows need not be looked at.
+
+        Its shape is the most promising one of rows that recompute nothing and probably fit.
+        """
+        self.probed = True
+        grid, needed = self.candidates.grid, self.candidates.needed_bytes
+        fitting = needed[rows] <= _LIKELY_AS_IT_STANDS * self.completer.capacity_bytes
+        rows = rows[fitting & (grid.recompute[rows] == 0)]
+        some = rows[np.argsort(self._guess(rows), kind="stable")[:_COMPARED]]
+        self.candidates.average(np.sort(some))
+        some = some[self.fits[some]]
+        if len(some):
+            some = some[self._same_shape(some, int(some[np.argmin(self._guess(some))]))]
+            self.candidates.learn(some)
+            some = some[self.fits[some]]
+        return some[np.argsort(self.lower[some], kind="stable")[:1]]
+
+    def _guess(self, rows: Index) -> Column:
+        """Bounds, and what they leave out: pipelines fill, and the largest stage is waited for."""
+        grid, depth = self.candidates.grid, self.candidates.context.model.num_hidden_layers
+        ranks, chunks = grid.pipeline_parallel_size[rows], grid.num_model_chunks[rows]
+        fill = (ranks - 1) / (chunks * grid.num_micro_batches[rows])
+        largest = -(-depth // (ranks * chunks)) * (ranks * chunks) / depth
+        return np.asarray(self.lower[rows] * (1.0 + fill) * largest)
 
     def _smallest(self, rows: Index) -> int:
         return int(rows[np.argmin(self.lower[rows])])
