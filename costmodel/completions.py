@@ -45,10 +45,6 @@ class StageColumns:
         """Stages that follow one another."""
         return StageColumns(starts=np.cumsum(layers, axis=1) - layers, layers=layers, recomputed=recomputed)
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> StageColumns:
-        """Some of the rows."""
-        return StageColumns(starts=self.starts[index], layers=self.layers[index], recomputed=self.recomputed[index])
-
 
 def completion_times(problem: Problem, grid: Grid, stages: StageColumns) -> StepTimes:
     """Durations of one step of every candidate.
@@ -76,13 +72,12 @@ def other_stages(setting: Setting, stages: StageColumns) -> Setting:
 
 def completion_seconds(problem: Problem, grid: Grid, stages: StageColumns) -> Column:
     """Step time of every candidate [n]."""
-    seconds, count = np.empty(len(grid)), grid.num_micro_batches
+    times, count = completion_times(problem, grid, stages), grid.num_micro_batches
+    ends = np.empty_like(times.start)
     for number in np.unique(count):
         rows = np.flatnonzero(count == number)
-        part = grid.take(rows)
-        times = completion_times(problem, part, stages.take(rows))
-        seconds[rows] = times.finish(exact_ends(part, times))
-    return seconds
+        ends[rows] = exact_ends(grid.take(rows), times.take(rows))
+    return times.finish(ends)
 
 
 def completion_bytes(problem: Problem, grid: Grid, stages: StageColumns) -> Matrix:

@@ -20,7 +20,7 @@ Sizes: n candidates, p pipeline ranks, v chunks per rank, V = p v virtual stages
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,11 @@ class StepTimes:
         if self.clips:
             return np.asarray(reduced.max(axis=1) + self.optimizer.max(axis=1))
         return np.asarray((reduced + self.optimizer).max(axis=1))
+
+    def take(self, rows: NDArray[np.int64]) -> StepTimes:
+        """Some of the candidates."""
+        columns = {column.name: getattr(self, column.name)[rows] for column in fields(self) if column.name != "clips"}
+        return StepTimes(**columns, clips=self.clips)
 
 
 def step_times(setting: Setting) -> StepTimes:

@@ -92,7 +92,7 @@ class Durations:
         self.per_layer: Vector = np.where(counts.most > 0, grown.min(axis=0, initial=np.inf), 0.0)
         self.plain: Vector = backward[0]
         self.one = counts.one
-        self.times = replace(_row(times, 0), reduction=times.reduction.min(axis=0, keepdims=True))
+        self.times = replace(times.take(np.array([0])), reduction=times.reduction.min(axis=0, keepdims=True))
 
     def of(self, counts: IntArray | Vector) -> Vector:
         """Backwards [V] with some recomputed layers."""
@@ -118,11 +118,6 @@ class Durations:
 _PER_RANK = (
     "transfer", "start", "reduction", "optimizer", "gather_hidden", "reduction_hidden", "tensor_hidden", "context_hidden",
 )  # fmt: skip
-
-
-def _row(times: StepTimes, row: int) -> StepTimes:
-    names = ("forward", "backward", "weight", *_PER_RANK)
-    return replace(times, **{name: getattr(times, name)[row : row + 1] for name in names})
 
 
 def longest_path_cut(durations: Durations, counts: Vector) -> tuple[Cut | None, float]:
