@@ -106,16 +106,24 @@ def gathered_at_peak(grid: Grid, rank: Counts, *, whole: Counts, begun: Sequence
     result = np.zeros((len(begun) + 1, len(grid)), dtype=np.int64)
     sizes = (grid.pipeline_parallel_size, grid.num_model_chunks, grid.num_micro_batches)
     parts = (whole, *begun, ended)
-    for key, rows in rows_by_value([grid.pipeline_schedule, *sizes, rank]):
-        schedule, ranks, chunks, micro_batches, one = key
+    for key, rows in rows_by_value([grid.pipeline_schedule, *sizes]):
+        schedule, ranks, chunks, micro_batches = key
         few = _enough(SCHEDULES[schedule], ranks, micro_batches, rounds=_ROUNDS_OF_PEAKS)
-        full, *others = (part[:chunks, rows] for part in parts)
-        backward, forward = _held_at_peak(SCHEDULES[schedule], ranks, chunks, few, one)
-        before = backward[:, :chunks] @ full
+        full, *others = (part[:chunks, rows].T for part in parts)
+        some, place = np.unique(rank[rows], return_inverse=True)
+        held = _held_by_ranks(SCHEDULES[schedule], ranks, chunks, few, tuple(some.tolist()))
+        backward, forward = (instants[place] for instants in held)
+        before = _sums(backward[:, :, :chunks], full)
         for kind, part in enumerate(others[:-1]):
-            result[kind, rows] = (before + backward[:, chunks:] @ part).max(axis=0)
-        result[-1, rows] = (forward[:, :chunks] @ full + forward[:, chunks:] @ others[-1]).max(axis=0)
+            result[kind, rows] = (before + _sums(backward[:, :, chunks:], part)).max(axis=1)
+        after = _sums(forward[:, :, :chunks], full) + _sums(forward[:, :, chunks:], others[-1])
+        result[-1, rows] = after.max(axis=1)
     return result
+
+
+def _sums(flags: Counts, sizes: Counts) -> Counts:
+    """What the flagged chunks of every instant [n, q, v] take together [n, q]; ``sizes`` [n, v]."""
+    return np.asarray(np.einsum("nqv,nv->nq", flags, sizes))
 
 
 def repeated_gathers(
@@ -164,6 +172,21 @@ def _first_chunks(
     gathered = np.zeros(num_chunks, dtype=bool)
     gathered[list(dict.fromkeys(later.tolist()))[:MOST_GATHERED]] = True
     return gathered
+
+
+@lru_cache(maxsize=256)
+def _held_by_ranks(
+    schedule: PipelineSchedule, num_ranks: int, num_chunks: int, num_micro_batches: int, ranks: tuple[int, ...]
+) -> list[Counts]:
+    """`_held_at_peak` of some ranks [ranks, q, 2 v]; ranks with fewer instants end with ones at which nothing is held."""
+    held = [_held_at_peak(schedule, num_ranks, num_chunks, num_micro_batches, rank) for rank in ranks]
+    result = []
+    for instants in zip(*held, strict=True):
+        padded = np.zeros((len(ranks), max(map(len, instants)), 2 * num_chunks), dtype=np.int64)
+        for place, flags in enumerate(instants):
+            padded[place, : len(flags)] = flags
+        result.append(padded)
+    return result
 
 
 @lru_cache(maxsize=4096)
