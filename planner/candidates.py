@@ -316,14 +316,18 @@ def gib_apart(needed_bytes: float, capacity_bytes: float) -> tuple[str, str]:
 
 
 def memory_rejection(candidates: Candidates) -> RejectionCount:
-    """All rows that do not fit, with one that misses by little when its stages are even: of those with the smallest bounds, where
-    others fit, the one that needs least.
+    """All rows that do not fit, with one that misses by little when its stages are even: where others fit, the one that needs
+    least of those of which it is known, or of those with the smallest bounds.
     """
+    context, bytes_of = candidates.context, candidates.needed_bytes
     rows = np.flatnonzero(~candidates.fits)
-    if candidates.fits.any():
-        rows = rows[np.argsort(candidates.needed_bytes[rows], kind="stable")[:_COMPARED]]
-    row, needed = candidates.leanest(rows)
-    context = candidates.context
+    weighed = rows[(candidates.known[rows] == Known.MEMORY) & (bytes_of[rows] > context.usable_bytes)]
+    if candidates.fits.any() and len(weighed):
+        row = int(weighed[np.argmin(bytes_of[weighed])])
+        needed = float(bytes_of[row])
+    else:
+        few = _COMPARED if candidates.fits.any() else len(rows)
+        row, needed = candidates.leanest(rows[np.argsort(bytes_of[rows], kind="stable")[:few]])
     wanted, held = gib_apart(needed, context.usable_bytes)
     limit = "" if context.memory_limit is None else f" to use ({context.memory_limit.words})"
     return RejectionCount(
