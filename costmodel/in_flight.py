@@ -51,7 +51,7 @@ _OTHER_COUNTS: dict[PipelineSchedule, Callable[[Grid, Column], Column]] = {
 
 def in_flight_of_chunk(grid: Grid, total: Column, chunk: int | Column) -> Column:
     """Equation (3) for interleaved rows, (4) for breadth-first ones; a rank with one chunk keeps ``total``. ``chunk`` as a column
-    [v, 1] gives all chunks [v, n].
+    [v, 1] gives all chunks [v, n]; 0 of those that a row does not have.
     """
     per_round = grid_micro_batches_per_round(grid)
     cycle = per_round * grid.num_model_chunks
@@ -59,8 +59,9 @@ def in_flight_of_chunk(grid: Grid, total: Column, chunk: int | Column) -> Column
     part = per_round * turns + np.minimum(np.maximum(begun - chunk * per_round, 0), per_round)
     at_once = runs_breadth_first(grid)
     if at_once.any():
-        part = np.where(at_once, grid.num_micro_batches * (chunk < grid.num_model_chunks), part)
-    return np.where(grid.num_model_chunks > 1, part, np.where(np.equal(chunk, 0), total, 0))
+        part = np.where(at_once, grid.num_micro_batches, part)
+    part = np.where(grid.num_model_chunks > 1, part, total)
+    return np.asarray(part * (chunk < grid.num_model_chunks))
 
 
 def runs_breadth_first(grid: Grid) -> NDArray[np.bool_]:
