@@ -36,6 +36,7 @@ COMMANDS = {
     "hardware": "meshwright.cli.hardware",
     "models": "meshwright.cli.models",
 }
+_TRAIN = {"run", "verify", "hardware"}
 _COLLECT_AFTER = 200_000
 """New containers before garbage is looked for: imports and answers make many that stay, which Python's 700 would walk through
 again and again."""
@@ -67,12 +68,13 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing but SystemExit escapes."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
-    atexit.register(gc.freeze)  # the interpreter's last looks for garbage would take a twentieth of a plan's time
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if not _TRAIN.intersection(arguments):
+            _collect_rarely()
     _prepare_streams()
     try:
-        code = _dispatch(arguments)
+        code = _dispatch(list(arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -90,6 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.strerror or error}: {place}", FAILURE, error)
     except Exception as error:
         return _fail_unexpectedly(error)
+
+
+def _collect_rarely() -> None:
+    """Where the process answers one question and ends, and no tensors wait for the collector to be freed."""
+    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # the interpreter's last looks for garbage would take a twentieth of a plan's time
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -360,8 +360,24 @@ def test_main_takes_the_process_s_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["meshwright", "--version"])
+    monkeypatch.setattr(app, "_collect_rarely", lambda: None)  # is for processes that end with the answer
     assert main() == 0
     assert capsys.readouterr().out.startswith("meshwright ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rarely"), [(["--version"], True), (["models", "--help"], True), (["run", "--help"], False)]
+)
+def test_garbage_is_looked_for_rarely_only_where_the_process_trains_nothing(arguments: list[str], rarely: bool) -> None:
+    """Called with arguments, in somebody's process, nothing of the collector is changed."""
+    script = (
+        "import gc, sys; from meshwright.cli.app import main; usual = gc.get_threshold(); main(['--version']); "
+        "same = usual == gc.get_threshold(); main(); print(same, gc.get_threshold() == usual)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.split()[-2:] == ["True", str(not rarely)]
 
 
 @pytest.mark.distributed
