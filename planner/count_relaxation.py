@@ -96,7 +96,7 @@ def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) 
     """
     from planner.solver import minimise_linear
 
-    if not is_small(counts):
+    if not is_solved_whole(counts):
         return None
     unit = float(durations.plain.mean())
     program = _program(counts, durations, known=known, unit=unit)
@@ -130,10 +130,12 @@ def whole_counts(
     return lower, None if found is None else np.rint(found[:stages]).astype(np.int64)
 
 
-def is_small(counts: CountProblem) -> bool:
-    """Whether the graph may be solved as a program."""
+def is_solved_whole(counts: CountProblem) -> bool:
+    """Whether the whole graph is solved as a program: it is small enough, and HiGHS is there."""
+    from planner.solver import has_highs
+
     shape = pipeline_shape(counts.one, 0)
-    return shape.nodes(shape.micro_batches) <= MOST_OPERATIONS
+    return shape.nodes(shape.micro_batches) <= MOST_OPERATIONS and has_highs()
 
 
 def _program(

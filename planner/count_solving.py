@@ -18,7 +18,7 @@ from planner.chunk_counts import CountProblem, Cut, Durations
 from planner.count_least import tried_out
 from planner.count_moves import moved_counts
 from planner.count_program import best_counts
-from planner.count_relaxation import Means, is_small, relaxed_counts, whole_counts
+from planner.count_relaxation import Means, is_solved_whole, relaxed_counts, whole_counts
 from planner.given_stages import GivenStages
 
 IntArray = NDArray[np.int64]
@@ -122,7 +122,7 @@ class CountSolving:
         """All counts, as far as time and nodes allow."""
         if self._done:
             return
-        if not is_small(self.problem):
+        if not is_solved_whole(self.problem):
             self._solve_paths(self.most_cuts)
             return
         bound, better = whole_counts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,7 +157,10 @@ def minimise(problem: pulp.LpProblem, *, seconds: float) -> Solved | None:
 
     if has_highs():
         return _highs(problem, seconds)
-    problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=None if seconds == float("inf") else seconds))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of PuLP 4, which comes without CBC
+        solver = pulp.PULP_CBC_CMD(msg=False, timeLimit=None if seconds == float("inf") else seconds)
+    problem.solve(solver)
     return _read(problem, -float("inf"))
 
 

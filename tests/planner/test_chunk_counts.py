@@ -16,6 +16,7 @@ from costmodel.runtimes.grid import Grid
 from costmodel.runtimes.rules import RuleContext
 from costmodel.specs import ParallelConfig
 from meshwright.inputs import load_cluster, load_model, load_runtime, make_training
+from planner import solver
 from planner.chunk_counts import Durations, longest_path_cut
 from planner.completion import Completer
 from planner.count_solving import count_problem
@@ -62,6 +63,18 @@ def test_the_program_finds_the_fastest_counts_that_fit(share: float) -> None:
     counts, known = quick.recomputed[0], float(quick.seconds[0])
     solved = completer.solved(one, counts, known=known, upper=np.inf, seconds=60.0, most_cuts=100)
     assert solved.lower[0] <= truth * (1 + 1e-9)
+    assert min(known, float(solved.seconds[0])) == pytest.approx(truth, rel=1e-9)
+    assert solved.lower[0] == pytest.approx(truth, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_without_highs_cbc_finds_the_same(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no graph is a program, and paths alone prove what they did before."""
+    monkeypatch.setattr(solver, "has_highs", lambda: False)
+    completer, one = worlds(share)
+    truth, quick = brute_force(completer, one), completer.best(one)
+    counts, known = quick.recomputed[0], float(quick.seconds[0])
+    solved = completer.solved(one, counts, known=known, upper=np.inf, seconds=60.0, most_cuts=100)
     assert min(known, float(solved.seconds[0])) == pytest.approx(truth, rel=1e-9)
     assert solved.lower[0] == pytest.approx(truth, rel=1e-6)
 
