@@ -114,13 +114,15 @@ def minimise_whole(program: LinearProgram, *, whole: int, seconds: float, nodes:
         solver = _solver(program, **tight, **limits)
         kinds = [highspy.HighsVarType.kInteger] * whole
         solver.changeColsIntegrality(whole, np.arange(whole, dtype=np.int32), np.array(kinds))
-        running = solver.startSolve()
+        solver.HandleUserInterrupt = True
+        solver.startSolve()
         try:
-            while running.is_alive():
-                running.join(0.1)
+            while not solver.wait(0.1)[0]:
+                pass
         except KeyboardInterrupt:
+            # Another program may be solved after this one, so it must have ended; a joined thread would only look so.
             solver.cancelSolve()  # type: ignore[no-untyped-call]
-            running.join()
+            solver.wait()
             raise
     if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return float("inf"), None
