@@ -47,7 +47,7 @@ def tighten(found: Search, effort: Effort, *, goal: float = -np.inf) -> None:
             twins = rows[_alike(found, rows, row)]
             stuck[twins] = not _close(found, row, twins, upper, effort)
     except KeyboardInterrupt:
-        effort.ended = "it was interrupted"
+        effort.ended, effort.interrupted = "it was interrupted", True
     if stuck.any() and not effort.ended:
         several = int(stuck.sum())
         effort.ended = f"{several:,} candidate{'s' * (several > 1)} took more work than is allowed for one"

@@ -52,7 +52,9 @@ def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasibl
         bound=bound,
         gap=gap,
         statement=f"{value / 2**30:.2f} of {usable / 2**30:.2f} GiB a device stay free, {seconds / first - 1:+.1%} in step time "
-        f"against the fastest plan: the most among plans at most {within:.0%} slower, under this cost model, gap {gap:.2%}",
+        f"against the fastest plan: the most among plans at most {100 * within:g}% slower, under this cost model, gap {gap:.2%}"
+        + "; it was interrupted"
+        * bisection.interrupted,
         trials=tuple(bisection.trials),
         within=within,
         fastest_seconds=first,
@@ -62,8 +64,8 @@ def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasibl
 
 @dataclass(slots=True, eq=False)
 class Bisection:
-    """Plans of at most ``slowest`` seconds: one needs ``high`` bytes, none needs ``low`` or fewer. ``trials``: limits tried;
-    ``held``: the least limit with such a plan, and what was searched for it.
+    """Plans of at most ``slowest`` seconds: one needs ``high`` bytes, none needs fewer than ``low``. ``trials``: limits tried;
+    ``held``: the least limit with such a plan, and what was searched for it. ``interrupted``: no more was tried.
     """
 
     inquiry: Inquiry
@@ -72,14 +74,17 @@ class Bisection:
     low: int = 0
     trials: list[Trial] = field(default_factory=list)
     held: tuple[Inquiry, Space, Search] | None = None
+    interrupted: bool = False
 
     def run(self, resolution: int) -> None:
-        """Bring the two within ``resolution`` bytes, as far as searches can decide."""
-        while self.high - self.low > resolution:
-            if not self._halve((self.low + self.high) // 2):
-                break
-        if self.high - 1 > self.low:
-            self._halve(self.high - 1)
+        """Bring the two within ``resolution`` bytes, as far as searches can decide; an interrupt leaves them as they are."""
+        try:
+            while self.high - self.low > resolution and self._halve((self.low + self.high) // 2):
+                pass
+            if self.high > self.low and not self.interrupted:
+                self._halve(self.high - 1)
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def answer(self) -> Recommendation | None:
         """The fastest plan within the least limit; None where only the user's own has one."""
@@ -99,14 +104,15 @@ class Bisection:
         space = held.space()
         self.trials.append(trial := try_space(space, limit))
         if not trial.fits or (trial.lower_seconds or 0.0) > self.slowest:
-            self.low = limit
+            self.low = limit + 1
             return True
         found = Search(survey(space), completer_of(space), NODE_BUDGET)
-        row, lower = within(found, self.slowest, replace(quick(), enough=0.0))
+        row, lower = within(found, self.slowest, work := replace(quick(), enough=0.0))
+        self.interrupted = work.interrupted
         self.trials[-1] = trial.model_copy(update={"lower_seconds": lower})
         if row is None:
-            self.low = limit if lower > self.slowest else self.low
-            return lower > self.slowest
+            self.low = limit + 1 if lower > self.slowest else self.low
+            return lower > self.slowest and not self.interrupted
         plan = found.plan(row)
         known = {
             "step_time_seconds": step_seconds(plan),
@@ -115,7 +121,7 @@ class Bisection:
         }
         self.trials[-1] = self.trials[-1].model_copy(update=known)
         self.high, self.held = _needed(plan), (held, space, found)
-        return True
+        return not self.interrupted
 
 
 def _unlimited(answer: Recommendation, inquiry: Inquiry) -> Recommendation:

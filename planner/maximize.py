@@ -34,6 +34,7 @@ from costmodel.specs import (
     Infeasible,
     InputError,
     Maximum,
+    ModelSpec,
     Quantity,
     Recommendation,
     Trial,
@@ -98,25 +99,44 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
         granularity: lengths are multiples of it; None takes the first of `GRANULARITIES` at which anything fits.
 
     Raises:
-        InputError: for stated values that break a rule by themselves.
+        InputError: for stated values that break a rule by themselves, and a granularity beyond learned position embeddings.
     """
-    inquiry = _of_every_length(inquiry)
-    steps = GRANULARITIES if granularity is None else (granularity,)
+    inquiry, limit = _of_every_length(inquiry), longest_length(inquiry.model)
+    steps = [step for step in GRANULARITIES if step <= limit] if granularity is None else [granularity]
+    if not steps or steps[0] > limit:
+        raise InputError(
+            f"sequence lengths in steps of {(steps or GRANULARITIES)[-1]} exceed the {limit} learned position embeddings of "
+            f"{inquiry.model.name}; needed a granularity of at most {limit}"
+        )
     for step in steps:
         trials = _Trials(lambda length: _at_length(inquiry, length).narrowed())
         period = lcm(step, _period(_at_length(inquiry, step).space()))
         start = -(-inquiry.training.loss_chunks // step) * step
-        value = largest(trials.fits, start=start, step=step, period=period, limit=MAX_SEQUENCE_LENGTH)
+        value = largest(trials.fits, start=start, step=step, period=period, limit=limit)
         if value is not None:
-            following = value + step if value + step <= MAX_SEQUENCE_LENGTH else None
+            following = value + step if value + step <= limit else None
+            end = (
+                "the longest that may be stated"
+                if limit == MAX_SEQUENCE_LENGTH
+                else f"the model has {limit:,} positions"
+            )
             statement = (
                 f"{value:,} tokens, in steps of {step}: "
-                + (f"{following:,} {_verdict(trials, following)}" if following else "the longest that may be stated")
+                + (f"{following:,} {_verdict(trials, following)}" if following else end)
                 + f" ({len(trials.made)} lengths tried; longer ones need more memory)"
             )
             answer = _at_length(inquiry, value)
             return _answer(answer, answer.space(), "sequence_length", value, following, trials, statement, step)
     return miss_of(_at_length(inquiry, steps[-1]).narrowed())
+
+
+def longest_length(model: ModelSpec) -> int:
+    """The longest sequence that may be stated, or that learned position embeddings hold."""
+    return (
+        min(MAX_SEQUENCE_LENGTH, model.max_position_embeddings)
+        if model.learned_position_embeddings
+        else MAX_SEQUENCE_LENGTH
+    )
 
 
 def _of_every_length(inquiry: Inquiry) -> Inquiry:

@@ -76,7 +76,12 @@ def search(
     if found.fastest() is None:
         return explain_infeasible(space, found.candidates.told())
     work = effort or quick()
-    tighten(found, work)
+    begun = work.first()
+    tighten(found, begun)
+    if effort is None or begun.interrupted:
+        work = begun
+    else:
+        tighten(found, work)
     return _recommend(space, found, work, top=top, total_tokens=total_tokens, started=started)
 
 

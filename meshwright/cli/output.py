@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -72,6 +73,7 @@ def print_notice(text: str) -> None:
 
 
 def _say(line: str) -> None:
-    """On stderr, in colour where a terminal shows it; rich takes too long to load for that."""
+    """On stderr, in colour where a terminal shows it; rich takes too long to load for that. The answer does not depend on it."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    typer.echo(line, file=sys.stderr, color=False if plain else None)
+    with contextlib.suppress(OSError):
+        typer.echo(line, file=sys.stderr, color=False if plain else None)

@@ -380,6 +380,16 @@ def test_garbage_is_looked_for_rarely_only_where_the_process_trains_nothing(argu
     assert done.stdout.split()[-2:] == ["True", str(not rarely)]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_answer_is_printed_where_warnings_cannot_be() -> None:
+    script = "from meshwright.cli.output import print_notice; print_notice('lost'); print('kept')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=full, text=True, cwd=ROOT, check=True
+        )
+    assert done.stdout == "kept\n"
+
+
 @pytest.mark.distributed
 def test_run_reports_prediction_and_reference(cli: Cli) -> None:
     small = ("--model", "llama-tiny-demo", "--cluster", "2xcpu", "--global-batch-size", "4", "--sequence-length", "16")

@@ -13,10 +13,10 @@ from costmodel.runtimes.memory_limit import make_memory_limit
 from costmodel.specs import Recommendation
 from planner.candidates import sift, survey
 from planner.closing import tighten, within
-from planner.effort import quick
+from planner.effort import exact, quick
 from planner.evaluation import Search, exact_seconds, step_seconds
 from planner.headroom import most_headroom
-from planner.search import NODE_BUDGET
+from planner.search import NODE_BUDGET, search
 from planner.space import completer_of
 
 
@@ -87,3 +87,25 @@ def test_what_a_search_for_a_time_found_is_where_the_next_one_begins() -> None:
     assert isinstance(again, Recommendation)
     assert again.best.plan_hash == answer.best.plan_hash
     assert again.certificate.upper_seconds == answer.certificate.upper_seconds
+
+
+def test_a_bisection_that_ends_leaves_no_gap_and_small_shares_are_told() -> None:
+    held = {"pipeline_parallel_size": "1", "recompute": "none"}
+    inquiry = ask(model=LARGE, cluster=make_cluster(per_node=4, memory_bytes=16 * GIB), batch=8, fix=held)
+    _, objective = recommended(most_headroom(inquiry, 0.001))
+    assert "at most 0.1% slower" in objective.statement
+    _, objective = recommended(most_headroom(inquiry, 100.0))
+    assert objective.bound == objective.value
+    assert objective.gap == 0.0
+
+
+def test_work_that_is_cut_short_is_worth_what_every_search_does() -> None:
+    """Closing a gap begins with what is done without being asked to: no less is proven when it ends at once."""
+    space = ask(model=LARGE, cluster=make_cluster(per_node=8, memory_bytes=5 * GIB), batch=32).space()
+    inputs = (space.context.model, space.context.cluster, space.context.training, space.context.runtime)
+    usual = search(*inputs, space)
+    at_once = search(*inputs, space, effort=replace(exact(), rows=0))
+    assert isinstance(usual, Recommendation)
+    assert isinstance(at_once, Recommendation)
+    assert at_once.certificate.gap == usual.certificate.gap
+    assert at_once.best.plan_hash == usual.best.plan_hash

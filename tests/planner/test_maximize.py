@@ -161,3 +161,16 @@ def test_no_batch_fits() -> None:
     answer = largest_global_batch(ask(model=LARGE, cluster=make_cluster(per_node=2, memory_bytes=4 * GIB)))
     assert isinstance(answer, Infeasible)
     assert answer.nearest_miss is not None
+
+
+def test_learned_positions_end_the_sequence() -> None:
+    """A model of 4,096 learned positions trains no longer sequences, however much memory there is."""
+    model = make_model().model_copy(update={"learned_position_embeddings": True})
+    inquiry = ask(model=model, cluster=make_cluster(), batch=4)
+    found = longest_sequence(inquiry)
+    assert isinstance(found, Recommendation)
+    assert found.maximum is not None
+    assert (found.maximum.value, found.maximum.next_value) == (4096, None)
+    assert "the model has 4,096 positions" in found.maximum.statement
+    with pytest.raises(InputError, match=r"steps of 8192 exceed the 4096 learned .* at most 4096"):
+        longest_sequence(inquiry, granularity=8192)
