@@ -72,14 +72,11 @@ class Means:
         means = self.found.get((pipeline_shape(counts.one, 0), _lanes_matter(durations)), [])
         if not means:
             return []
-        program = _program(counts, durations, known=known, unit=(unit := float(durations.plain.mean())), memory=False)
-        cuts, stages = [], len(counts.layers)
+        unit, cuts, stages = float(durations.plain.mean()), [], len(counts.layers)
+        program, _ = _program(counts, durations, known=known, unit=unit, memory=False)
         for mean in means:
-            left = program.cost - np.bincount(
-                program.column, weights=mean[program.row] * program.value, minlength=len(program.cost)
-            )
-            least = np.minimum(left * program.low, left * program.high)[stages:].sum()
-            cuts.append(Cut(float(mean @ program.least + least) * unit, left[:stages] * unit))
+            constant, left, least = program.proven(mean)
+            cuts.append(Cut((constant + float(least[stages:].sum())) * unit, left[:stages] * unit))
         return cuts
 
 
@@ -99,11 +96,10 @@ def relaxed_counts(counts: CountProblem, durations: Durations, *, known: float) 
     if not is_solved_whole(counts):
         return None
     unit = float(durations.plain.mean())
-    program = _program(counts, durations, known=known, unit=unit)
+    program, graph = _program(counts, durations, known=known, unit=unit)
     answer = minimise_linear(program)
     if answer is None:
         return None
-    graph = len(answer.weight) - _memory_rows(counts)
     return Relaxed(answer.bound * unit, answer.at[: len(counts.layers)], answer.weight[:graph])
 
 
@@ -124,7 +120,7 @@ def whole_counts(
     from planner.solver import minimise_whole
 
     unit, stages = float(durations.plain.mean()), len(counts.layers)
-    program = _program(counts, durations, known=known, unit=unit)
+    program, _ = _program(counts, durations, known=known, unit=unit)
     bound, found = minimise_whole(program, whole=stages, seconds=seconds, nodes=nodes)
     lower = min(known, bound * unit * (1.0 - SLACK))
     return lower, None if found is None else np.rint(found[:stages]).astype(np.int64)
@@ -140,12 +136,15 @@ def is_solved_whole(counts: CountProblem) -> bool:
 
 def _program(
     counts: CountProblem, durations: Durations, *, known: float, unit: float, memory: bool = True
-) -> LinearProgram:
-    """Equations (1) to (4), or (3), in units of ``unit`` seconds: the counts first, the step last."""
+) -> tuple[LinearProgram, int]:
+    """Equations (1) to (4), or (3), in units of ``unit`` seconds: the counts first, the step last; and how many rows (1) to (3)
+    are, which come first.
+    """
     shape, stages = pipeline_shape(counts.one, 0), len(counts.layers)
     topology = build_topology(*shape)
     lanes = _lanes_matter(durations)
     rows = _graph_rows(topology, _nodes(shape), durations, stages, unit, lanes=lanes)
+    graph = rows.count
     if memory:
         rows.add_memory(counts)
     size = stages + (1 + lanes) * topology.num_rows + 1
@@ -159,13 +158,7 @@ def _program(
         high[stages + topology.num_rows : first + topology.num_rows + 1] = 0.0
     cost = np.zeros(size)
     cost[-1] = 1.0
-    return rows.minimised(cost=cost, low=low, high=high)
-
-
-def _memory_rows(counts: CountProblem) -> int:
-    rows = Rows()
-    rows.add_memory(counts)
-    return rows.count
+    return rows.minimised(cost=cost, low=low, high=high), graph
 
 
 class _Nodes(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from costmodel.runtimes.memory_limit import make_memory_limit
 from costmodel.specs import Infeasible, Objective, Plan, Recommendation, Trial
+from planner import closing
 from planner.candidates import survey
-from planner.closing import within
 from planner.effort import quick
 from planner.evaluation import Search, estimate_of, step_seconds
 from planner.inquiry import Inquiry, try_space
@@ -53,8 +53,7 @@ def most_headroom(inquiry: Inquiry, within: float) -> Recommendation | Infeasibl
         gap=gap,
         statement=f"{value / 2**30:.2f} of {usable / 2**30:.2f} GiB a device stay free, {seconds / first - 1:+.1%} in step time "
         f"against the fastest plan: the most among plans at most {100 * within:g}% slower, under this cost model, gap {gap:.2%}"
-        + "; it was interrupted"
-        * bisection.interrupted,
+        f"{'; it was interrupted' if bisection.interrupted else ''}",
         trials=tuple(bisection.trials),
         within=within,
         fastest_seconds=first,
@@ -107,7 +106,7 @@ class Bisection:
             self.low = limit + 1
             return True
         found = Search(survey(space), completer_of(space), NODE_BUDGET)
-        row, lower = within(found, self.slowest, work := replace(quick(), enough=0.0))
+        row, lower = closing.within(found, self.slowest, work := replace(quick(), enough=0.0))
         self.interrupted = work.interrupted
         self.trials[-1] = trial.model_copy(update={"lower_seconds": lower})
         if row is None:

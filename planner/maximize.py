@@ -27,14 +27,13 @@ from math import lcm
 
 import numpy as np
 
-from costmodel.runtimes.rules import divisors
+from costmodel.runtimes.rules import divisors, longest_sequence_length
 from costmodel.specs import (
     MAX_GLOBAL_BATCH_SIZE,
     MAX_SEQUENCE_LENGTH,
     Infeasible,
     InputError,
     Maximum,
-    ModelSpec,
     Quantity,
     Recommendation,
     Trial,
@@ -101,7 +100,7 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
     Raises:
         InputError: for stated values that break a rule by themselves, and a granularity beyond learned position embeddings.
     """
-    inquiry, limit = _of_every_length(inquiry), longest_length(inquiry.model)
+    inquiry, limit = _of_every_length(inquiry), longest_sequence_length(inquiry.model)
     steps = [step for step in GRANULARITIES if step <= limit] if granularity is None else [granularity]
     if not steps or steps[0] > limit:
         raise InputError(
@@ -128,15 +127,6 @@ def longest_sequence(inquiry: Inquiry, granularity: int | None = None) -> Recomm
             answer = _at_length(inquiry, value)
             return _answer(answer, answer.space(), "sequence_length", value, following, trials, statement, step)
     return miss_of(_at_length(inquiry, steps[-1]).narrowed())
-
-
-def longest_length(model: ModelSpec) -> int:
-    """The longest sequence that may be stated, or that learned position embeddings hold."""
-    return (
-        min(MAX_SEQUENCE_LENGTH, model.max_position_embeddings)
-        if model.learned_position_embeddings
-        else MAX_SEQUENCE_LENGTH
-    )
 
 
 def _of_every_length(inquiry: Inquiry) -> Inquiry:

@@ -50,6 +50,16 @@ class LinearProgram:
     value: NDArray[np.float64]
     least: NDArray[np.float64]
 
+    def proven(self, weight: Vector) -> tuple[float, Vector, Vector]:
+        """What multipliers y >= 0 [rows] say of every x that obeys the rows: cost x >= y least + (cost - y matrix) x.
+
+        Returns:
+            Y least, cost - y matrix [columns], and the least that each column of its product with x can be.
+        """
+        paid = np.bincount(self.column, weights=weight[self.row] * self.value, minlength=len(self.cost))
+        left = self.cost - paid
+        return float(weight @ self.least), left, np.minimum(left * self.low, left * self.high)
+
 
 @cache
 def has_highs() -> bool:
@@ -73,8 +83,8 @@ def minimise_linear(program: LinearProgram) -> Minimum | None:
     """The minimum, or None where HiGHS is missing or finds nothing.
 
     The bound does not rest on the solver's tolerances: of any multipliers y >= 0 of the rows, y least + the least that
-    (cost - y matrix) x can be between low and high is one (A. Neumaier, O. Shcherbina, Safe bounds in linear and mixed-integer
-    linear programming, 2004, equation 4).
+    (cost - y matrix) x can be between low and high is one, `LinearProgram.proven` (A. Neumaier, O. Shcherbina, Safe bounds in
+    linear and mixed-integer linear programming, 2004, equation 4).
     """
     if not has_highs():
         return None
@@ -87,11 +97,8 @@ def minimise_linear(program: LinearProgram) -> Minimum | None:
             return None
         found = solver.getSolution()
     weight = np.maximum(0.0, np.array(found.row_dual))
-    left = program.cost - np.bincount(
-        program.column, weights=weight[program.row] * program.value, minlength=len(program.cost)
-    )
-    bound = float(weight @ program.least + np.minimum(left * program.low, left * program.high).sum())
-    return Minimum(bound, np.array(found.col_value), weight)
+    constant, _, least = program.proven(weight)
+    return Minimum(constant + float(least.sum()), np.array(found.col_value), weight)
 
 
 def minimise_whole(program: LinearProgram, *, whole: int, seconds: float, nodes: int) -> tuple[float, Vector | None]:

@@ -17,14 +17,14 @@ from costmodel.runtimes.rules_data import DATA_RULES
 from costmodel.runtimes.rules_frameworks import FRAMEWORK_RULES
 from costmodel.runtimes.rules_pipeline import PIPELINE_RULES
 from costmodel.runtimes.rules_plan import check_plan_invariants, check_recompute_layers
-from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, valid_precisions
+from costmodel.runtimes.rules_runtime import RUNTIME_RULES, device_supports, longest_sequence_length, valid_precisions
 from costmodel.runtimes.rules_stages import STAGE_RULES
 from costmodel.runtimes.rules_tensor import TENSOR_RULES, valid_tensor_parallel_sizes
 from costmodel.specs import AXIS_ORDERS, DEFAULT_AXIS_ORDER, Plan, Rejection, RuntimeProfile
 
 __all__ = [
-    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "device_supports", "divisors", "evaluate", "obeys_rules",
-    "valid_precisions", "valid_tensor_parallel_sizes",
+    "RULES", "Rule", "RuleContext", "RuleOutcome", "check", "device_supports", "divisors", "evaluate",
+    "longest_sequence_length", "obeys_rules", "valid_precisions", "valid_tensor_parallel_sizes",
 ]  # fmt: skip
 
 # Searches count a candidate under the first rule it breaks, so the general ones come first.

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.runtimes.axis_orders import AXIS_ORDER_WORDS
 from costmodel.runtimes.grid import RECOMPUTE_KINDS, SCHEDULES, Grid
 from costmodel.runtimes.rules_core import BoolColumn, Finding, Rule, RuleContext, everywhere, listed
-from costmodel.specs import DeviceSpec, PrecisionSpec, RuntimeProfile
+from costmodel.specs import MAX_SEQUENCE_LENGTH, DeviceSpec, ModelSpec, PrecisionSpec, RuntimeProfile
 
 
 def _runtime_axis(
@@ -179,9 +179,14 @@ def _member(what: str, found: Callable[[RuleContext], str], valid: Callable[[Rul
     return _context_rule(f"runtime_{what}", lambda context: found(context) in valid(context), explain)
 
 
+def longest_sequence_length(model: ModelSpec) -> int:
+    """The longest sequence that may be stated, or that learned position embeddings hold."""
+    most = model.max_position_embeddings if model.learned_position_embeddings else MAX_SEQUENCE_LENGTH
+    return min(MAX_SEQUENCE_LENGTH, most)
+
+
 def _positions(context: RuleContext) -> bool:
-    model = context.model
-    return not model.learned_position_embeddings or context.training.sequence_length <= model.max_position_embeddings
+    return context.training.sequence_length <= longest_sequence_length(context.model)
 
 
 def _explain_positions(context: RuleContext) -> Finding:
