@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.compute import Column
+from costmodel.in_flight import rows_by_value
 from costmodel.paths import Paths
-from costmodel.runtimes.grid import SCHEDULES, Grid, group_rows
+from costmodel.runtimes.grid import SCHEDULES, Grid
 from costmodel.runtimes.layer_split import even_split
 from costmodel.runtimes.placement import stages_of_ranks
 from costmodel.setting import Matrix, Problem, grid_contents, prepare
@@ -99,9 +100,7 @@ def by_shape(problem: Problem, grid: Grid, columns: tuple[str, ...], seconds: Se
 def _of_one_model(problem: Problem, grid: Grid, columns: tuple[str, ...], seconds: Seconds) -> Column:
     """`by_shape` of rows that share the padded model."""
     result = np.zeros(len(grid))
-    key = group_rows([getattr(grid, column) for column in columns])
-    order = np.argsort(key, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+    for _, rows in rows_by_value([getattr(grid, column) for column in columns]):
         result[rows] = seconds(problem, grid.take(rows))
     return result
 
